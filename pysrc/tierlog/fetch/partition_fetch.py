@@ -41,6 +41,7 @@ class PartitionFetch:
     upper_offset: int
     max_bytes: int
     minimum_one: bool
+    at_once: bool = False
 
     @classmethod
     def of(
@@ -51,6 +52,7 @@ class PartitionFetch:
         left_bytes: int,
         *,
         minimum_one: bool,
+        at_once: bool,
     ) -> PartitionFetch:
         """Return the fetch when `left_bytes` of the response are left."""
         if request.replica_id != CONSUMER:
@@ -60,7 +62,7 @@ class PartitionFetch:
         else:
             upper_offset = view.high_watermark
         max_bytes = max(0, min(asked.max_bytes, left_bytes))
-        return cls(request, asked, view, upper_offset, max_bytes, minimum_one)
+        return cls(request, asked, view, upper_offset, max_bytes, minimum_one, at_once)
 
     @property
     def partition(self) -> TopicIdPartition:

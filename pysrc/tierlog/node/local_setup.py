@@ -66,6 +66,7 @@ async def serve_node(
         )
         opened.push_async_callback(asyncio.to_thread, fetcher.close)
         cluster.on_append = fetcher.notify
+        fetcher.view_at_once = cluster.view_at_once
         node = Node(
             cluster=cluster,
             fetcher=fetcher,

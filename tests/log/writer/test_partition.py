@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -400,3 +401,28 @@ def test_settings_of_a_topic_are_checked() -> None:
     ):
         with pytest.raises(ConfigError, match=text):
             topic_config(settings)
+
+
+def test_a_look_without_waiting_ends_while_the_log_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path)
+    append(writer, batch(3))
+    seen: list[object] = []
+
+    def look() -> None:
+        try:
+            seen.append(writer.view_at_once().high_watermark)
+        except BlockingIOError as error:
+            seen.append(error.errno)
+
+    def sync(_directory: str) -> None:
+        """Look from another thread while this one holds the log."""
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(60)
+
+    look()
+    monkeypatch.setattr("tierlog.log.writer.partition.sync_directory", sync)
+    writer.flush()
+    assert seen == [3, errno.EAGAIN]

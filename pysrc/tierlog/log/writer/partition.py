@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -186,6 +187,15 @@ class PartitionWriter:
                     recovery_point=self.recovery_point,
                 )
             return self._view
+
+    def view_at_once(self) -> PartitionLog:
+        """As `view`, but BlockingIOError while another call changes the log."""
+        if not self._lock.acquire(blocking=False):
+            raise BlockingIOError(errno.EAGAIN, f"{self.name}: the log is changing")
+        try:
+            return self.view()
+        finally:
+            self._lock.release()
 
     def configure(self, topic: TopicConfig) -> None:
         """Set the settings of the topic, from the next call on."""

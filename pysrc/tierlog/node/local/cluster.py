@@ -16,6 +16,7 @@ from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.config.topic import TopicConfig, topic_config
 from tierlog.errors import ConfigError
+from tierlog.log.log_dir import PartitionLog
 from tierlog.log.writer.directory import LogDirWriter
 from tierlog.log.writer.partition import Appended, PartitionWriter, WriterOptions
 from tierlog.metrics import RemoteLogMetrics
@@ -146,6 +147,15 @@ class LocalCluster:
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
         """Return a partition as a fetch sees it; None when it is not here."""
+        return self._see(partition, PartitionWriter.view)
+
+    def view_at_once(self, partition: TopicIdPartition) -> FetchView | None:
+        """As `view`, but BlockingIOError while another call changes the log."""
+        return self._see(partition, PartitionWriter.view_at_once)
+
+    def _see(
+        self, partition: TopicIdPartition, look: Callable[[PartitionWriter], PartitionLog]
+    ) -> FetchView | None:
         found = self._partitions.get(partition)
         if found is None:
             return None
@@ -153,7 +163,7 @@ class LocalCluster:
         # A listing after the offsets has all segments below them.
         end = writer.log_end_offset
         stable = writer.last_stable_offset
-        log = writer.view()
+        log = look(writer)
         start = log.log_start_offset or 0
         return FetchView(
             log=log,
