@@ -19,7 +19,7 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import NewTopic, OffsetSpec
+from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
 
 from tests.kafka_tools import dump_log_segments, wait_until
 from tests.node.nodes import NodeProcess, running_node
@@ -193,6 +193,24 @@ def test_topics_are_created_and_deleted(tmp_path: Path) -> None:
         create(node, "orders", 1)
         assert produce(node, "orders", [b"new"]) == [0]
         assert consume(node, "orders", 1) == [(0, b"new")]
+
+
+def test_added_partitions_take_records_and_survive_a_crash(tmp_path: Path) -> None:
+    with running_node(tmp_path) as node:
+        create(node, "orders", 1)
+        assert produce(node, "orders", [b"first"]) == [0]
+        (future,) = node.admin.create_partitions([NewPartitions("orders", 3)]).values()
+        future.result(30)
+        producer = Producer({"bootstrap.servers": node.bootstrap_servers, **PRODUCER})
+        producer.produce("orders", b"new", partition=2)
+        assert producer.flush(60) == 0
+        node.kill()
+    with running_node(tmp_path) as node:
+        assert len(node.admin.list_topics("orders", 30).topics["orders"].partitions) == 3
+        assert consume(node, "orders", 1) == [(0, b"first")]
+        latest = {TopicPartition("orders", 2): OffsetSpec.latest()}
+        (found,) = node.admin.list_offsets(latest).values()
+        assert found.result(30).offset == 1
 
 
 def test_deleted_records_are_gone_after_a_restart(tmp_path: Path) -> None:

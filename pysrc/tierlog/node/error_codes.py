@@ -17,10 +17,12 @@ from tierlog.errors import (
     TierlogError,
 )
 
-__all__ = ["READ_ONLY", "ErrorCode", "error_code_of"]
+__all__ = ["MAX_PARTITIONS", "READ_ONLY", "ErrorCode", "error_code_of"]
 
 # What a client that wants to change something is told.
 READ_ONLY = "this server shows an archive, which is read only"
+# Most partitions of a topic, as Kafka's controller creates at a time.
+MAX_PARTITIONS = 10_000
 
 
 class ErrorCode(IntEnum):

@@ -65,6 +65,10 @@ class LocalTopics(Protocol):
         """Create a topic. ConfigError for its settings, ValueError for its name."""
         ...
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions, up to that number; ValueError when it has as many."""
+        ...
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         ...

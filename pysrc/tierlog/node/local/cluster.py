@@ -1,8 +1,7 @@
 """A cluster of one node, which keeps its topics itself.
 
-The only door of handlers to logs: they ask for a `ClusterView`, and call `create_topic`,
-`delete_topic`, `append`, `delete_records` and `next_producer_id`. All calls but `cluster_view` and
-`view` block; the event loop makes them in threads.
+The only door of handlers to logs: they ask for a `ClusterView`, and call the methods of
+`LocalTopics`. All calls but `cluster_view` and `view` block; the event loop makes them in threads.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tierlog.clock import Clock
 from tierlog.config import Config
@@ -227,16 +227,32 @@ class LocalCluster:
         with self._lock:
             config = self.check_topic(name, partitions, settings)
             topic = self._store.create(name, partitions, settings)
-            for partition in range(partitions):
-                self.logs.create(name, partition, topic.topic_id, config)
-            self.logs.write_checkpoints()
-            self._lead(topic)
-            self._refresh_view()
+            self._open_partitions(topic, config)
             return topic
+
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Give a topic empty partitions, up to that number in all; KeyError without the topic."""
+        with self._lock:
+            topic = self._topics[name]
+            if partitions <= topic.partitions:
+                raise ValueError(f"{name}: {partitions} partitions would not be an increase")
+            # A crash from here on leaves the creation of the directories to the next start.
+            self._store.set_partitions(topic.topic_id, partitions)
+            config = topic_config(topic.settings)
+            self._open_partitions(replace(topic, partitions=partitions), config)
+
+    def _open_partitions(self, topic: StoredTopic, config: TopicConfig) -> None:
+        for partition in range(topic.partitions):
+            self.logs.create(topic.name, partition, topic.topic_id, config)
+        self.logs.write_checkpoints()
+        self._lead(topic)
+        self._refresh_view()
 
     def _lead(self, topic: StoredTopic) -> None:
         self._topics[topic.name] = topic
         for partition in _partitions_of(topic):
+            if partition in self._partitions:
+                continue
             writer = self.logs.writer(partition.topic, partition.partition)
             log = LeaderLog(writer, self.logs.write_checkpoints)
             self._partitions[partition] = writer, log, topic.leader_epoch

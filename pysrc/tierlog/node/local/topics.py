@@ -135,6 +135,13 @@ class TopicStore:
             leader_epoch=0,
         )
 
+    def set_partitions(self, topic_id: str, partitions: int) -> None:
+        """Store the number of partitions of a topic durably."""
+        with self._lock:
+            self._database.execute(
+                "UPDATE topic SET partitions = ? WHERE topic_id = ?", (partitions, topic_id)
+            )
+
     def begin_deletion(self, topic_id: str) -> None:
         """Record durably that a topic is to be deleted; a crash then resumes the deletion. Its
         name is free only after `finish_deletion`."""
