@@ -19,6 +19,7 @@ from tests.pages import README, ROOT
 from tierlog.cli.command import tierlog as tierlog_command
 from tierlog.config.kinds import settings
 from tierlog.config.load import LEFT_TO_KAFKA, SECTIONS
+from tierlog.config.topic import TOPIC_SETTINGS
 
 DISK = DATA_DIR / "clean" / "disk1"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -47,6 +48,8 @@ OF_THE_CONFIGURATION = [one for section in SECTIONS.values() for _, one in setti
 SETTINGS = {
     *LEFT_TO_KAFKA,
     *(name for one in OF_THE_CONFIGURATION for name in (one.name, *one.aliases, *one.fallbacks)),
+    *TOPIC_SETTINGS,
+    *(name for one in TOPIC_SETTINGS.values() for name, _ in one.broker_names),
     # Groups of entry points.
     "tierlog.metadata_managers",
     "tierlog.object_stores",

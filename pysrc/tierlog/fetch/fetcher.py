@@ -180,6 +180,10 @@ class Fetcher:
         if self._on_close is not None:
             self._on_close()
 
+    def resize(self, threads: int) -> None:
+        """Set the number of threads that read from the tier."""
+        self._pool.resize(threads)
+
     # -- asking
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:

@@ -32,7 +32,7 @@ from tierlog.remote.index_files.lookups import index_views
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.segment.storage import RemoteStorageManager
 
-__all__ = ["open_fetcher"]
+__all__ = ["open_fetcher", "open_index_cache"]
 
 
 @takes(
@@ -77,7 +77,7 @@ def open_fetcher(
     index_files = index_files or index_views(settings.remote_index.dir)
     with ExitStack() as opened:
         if index_cache is None:
-            index_cache = _open_cache(storage, settings.remote_index, clock, opened)
+            index_cache = open_index_cache(storage, settings.remote_index, clock, opened)
         remote = RemoteBatchReader(
             storage,
             metadata,
@@ -118,10 +118,10 @@ def open_fetcher(
         )
 
 
-def _open_cache(
+def open_index_cache(
     storage: RemoteStorageManager, settings: RemoteIndexConfig, clock: Clock, opened: ExitStack
 ) -> RemoteIndexCache:
-    """Open an index cache and start its sweeper; `opened` closes it."""
+    """Open the index cache of the settings and start its sweeper; `opened` closes it."""
     directory = settings.cache_dir
     if directory is None:
         directory = tempfile.mkdtemp(prefix="tierlog-indexes-")

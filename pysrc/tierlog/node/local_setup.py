@@ -7,18 +7,20 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from functools import partial
 
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
 from tierlog.errors import TierlogError
-from tierlog.fetch.setup import open_fetcher
+from tierlog.fetch.setup import open_fetcher, open_index_cache
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.node.apis import supported_versions
 from tierlog.node.groups.service import open_groups
 from tierlog.node.local.cluster import STATE, LocalCluster
 from tierlog.node.node import Node
 from tierlog.node.server import Server
+from tierlog.remote.index_cache.cache import RemoteIndexCache
 
 __all__ = ["serve_node"]
 
@@ -41,7 +43,7 @@ async def serve_node(
     """Serve the topics in `data_dir` at `listener` until the context ends; clients may create,
     write and delete topics. Committed offsets lie in the state directory of the settings, without
     one in ``state`` of `data_dir`. Errors are those of `LocalCluster` and `open_groups`."""
-    config, clock = config or Config(), clock or SystemClock()
+    static, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
     async with AsyncExitStack() as opened:
         pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tierlog-node")
@@ -49,18 +51,22 @@ async def serve_node(
         opened.callback(pool.shutdown)
         cluster = await asyncio.to_thread(
             lambda: LocalCluster(
-                data_dir, store_url, config=config, clock=clock, metrics=metrics, report=report
+                data_dir, store_url, config=static, clock=clock, metrics=metrics, report=report
             )
         )
         opened.push_async_callback(asyncio.to_thread, cluster.close)
+        config = cluster.settings.config
         state_dir = config.tier.state_dir or os.path.join(data_dir, STATE)
         groups = await asyncio.to_thread(open_groups, state_dir, config.group, clock, report)
         opened.push_async_callback(groups.close)
+        indexes = opened.enter_context(ExitStack())
+        index_cache = open_index_cache(cluster.tier.storage, config.remote_index, clock, indexes)
         fetcher = open_fetcher(
             cluster,
             cluster.tier.storage,
             cluster.tier.metadata,
             config=config,
+            index_cache=index_cache,
             metrics=metrics,
             clock=clock,
         )
@@ -76,12 +82,26 @@ async def serve_node(
             clock=clock,
             versions=supported_versions(),
         )
+        cluster.on_config = partial(_apply, node, index_cache)
         upkeep = asyncio.create_task(_keep_up(cluster, report), name="tierlog-upkeep")
         opened.push_async_callback(_end, upkeep)
         server = Server(node, listener, report)
         opened.push_async_callback(server.close)
         server.start()
         yield server
+
+
+def _apply(node: Node, index_cache: RemoteIndexCache, config: Config) -> None:
+    """Apply the settings that may change while the node runs; those of tiering are applied."""
+    node.config = config
+    quota, fetcher = config.quota, node.fetcher
+    fetcher.quotas.broker.set_limit(quota.fetch_max_bytes_per_second)
+    fetcher.quotas.set_topic_limit(None, quota.fetch_topic_max_bytes_per_second)
+    fetcher.quotas.set_client_limit(None, quota.fetch_client_max_bytes_per_second)
+    fetcher.max_remote_wait_ms = config.remote_log.fetch_max_wait_ms
+    fetcher.resize(config.remote_log.reader_threads)
+    index_cache.resize(config.remote_index.file_cache_total_size_bytes)
+    index_cache.set_ttl(config.remote_index.file_cache_ttl_ms)
 
 
 async def _keep_up(cluster: LocalCluster, report: Callable[[str], object]) -> None:

@@ -12,6 +12,7 @@ from tierlog.fetch.fetcher import Fetcher
 from tierlog.log.writer.partition import Appended
 from tierlog.node.cluster_view import ClusterView, LogDirView
 from tierlog.node.groups.service import GroupService
+from tierlog.node.settings import NodeSettings, SettingChange
 from tierlog.reader.types import FetchView
 from tierlog.types import TopicIdPartition
 
@@ -53,8 +54,27 @@ class LocalTopics(Protocol):
     KeyError: the topic or partition does not exist, or exists when it is to be created.
     """
 
+    @property
+    def settings(self) -> NodeSettings:
+        """The settings in force."""
+        ...
+
     def cluster_view(self) -> ClusterView:
         """Return the latest view."""
+        ...
+
+    def alter_topic(
+        self, name: str, changes: Sequence[SettingChange], *, validate_only: bool
+    ) -> None:
+        """Change settings of a topic. ConfigError when it cannot have them, ValueError for a
+        request that is wrong by itself."""
+        ...
+
+    def alter_node(
+        self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
+    ) -> None:
+        """Change dynamic settings of this node, of all nodes for an empty name; errors as
+        `alter_topic`."""
         ...
 
     def check_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> object:
@@ -98,7 +118,7 @@ class CreatedTopic(Protocol):
 @dataclass(kw_only=True)
 class Node:
     """One node. ``versions``: the lowest and highest version of each API, by its key. ``local``:
-    None for an archive, which is read-only."""
+    None for an archive, which is read-only. ``config`` has the settings in force now."""
 
     cluster: ClusterSource
     fetcher: Fetcher

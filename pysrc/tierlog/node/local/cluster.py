@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tierlog.clock import Clock
 from tierlog.config import Config
-from tierlog.config.topic import TopicConfig, topic_config
+from tierlog.config.topic import TopicConfig
 from tierlog.errors import ConfigError
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.writer.directory import LogDirWriter
@@ -23,6 +23,7 @@ from tierlog.metrics import RemoteLogMetrics
 from tierlog.node.cluster_view import ClusterView, LogDirView, PartitionView, TopicView
 from tierlog.node.local.tiering import LeaderLog, NodeTier, open_tier
 from tierlog.node.local.topics import StoredTopic, TopicStore
+from tierlog.node.settings import NodeSettings, SettingChange, change_settings
 from tierlog.reader.types import FetchView
 from tierlog.types import TopicIdPartition, check_topic_name
 
@@ -36,8 +37,9 @@ _TOPICS_FILE = "cluster.sqlite"
 class LocalCluster:
     """The topics in `data_dir`: ``logs`` is a Kafka log directory, ``state`` is tierlog's own.
 
-    ``on_append`` is called with a partition that has new records; ``report`` receives lines for the
-    operator. ConfigError when the directory or the store belongs to another cluster or process.
+    ``on_append`` is called with a partition that has new records, ``on_config`` with settings that
+    have changed; ``report`` receives lines for the operator. ConfigError when the directory or the
+    store belongs to another cluster or process.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class LocalCluster:
         report: Callable[[str], object] = print,
     ) -> None:
         self.on_append: Callable[[TopicIdPartition], object] = lambda _: None
+        self.on_config: Callable[[Config], object] = lambda _: None
         self._report = report
         self._lock = threading.RLock()
         self._store = TopicStore(os.path.join(data_dir, STATE, _TOPICS_FILE))
@@ -58,6 +61,12 @@ class LocalCluster:
         self._partitions: dict[TopicIdPartition, tuple[PartitionWriter, LeaderLog, int]] = {}
         self._topics: dict[str, StoredTopic] = {}
         try:
+            self.settings = NodeSettings(
+                config,
+                this_node=self._store.node_settings(str(NODE_ID)),
+                all_nodes=self._store.node_settings(""),
+            )
+            config = self.settings.config
             self.logs = LogDirWriter(
                 os.path.join(data_dir, _LOGS),
                 cluster_id=self.cluster_id,
@@ -109,7 +118,7 @@ class LocalCluster:
         topics = self._store.topics()
         self.logs.open_all(
             {
-                (topic.name, partition, topic.topic_id): topic_config(topic.settings)
+                (topic.name, partition, topic.topic_id): self.settings.topic(topic.settings)
                 for topic in topics
                 for partition in range(topic.partitions)
             }
@@ -173,7 +182,7 @@ class LocalCluster:
             last_stable_offset=min(stable, end),
             log_end_offset=end,
             leader_epoch=leader_epoch,
-            tiered=self.tier.manager is not None and writer.topic.remote_storage_enable,
+            tiered=self._is_tiered(writer),
         )
 
     def touch_topics(self, stored_ids: Iterable[str]) -> None:
@@ -215,9 +224,7 @@ class LocalCluster:
         name is taken.
         """
         check_topic_name(name)
-        config = topic_config(settings)
-        if config.remote_storage_enable and self.tier.manager is None:
-            raise ConfigError("remote.storage.enable: this node has no store; give it --store URL")
+        config = self._check_settings(settings, None)
         if name in self._topics:
             raise KeyError(name)
         return config
@@ -238,7 +245,7 @@ class LocalCluster:
                 raise ValueError(f"{name}: {partitions} partitions would not be an increase")
             # A crash from here on leaves the creation of the directories to the next start.
             self._store.set_partitions(topic.topic_id, partitions)
-            config = topic_config(topic.settings)
+            config = self.settings.topic(topic.settings)
             self._open_partitions(replace(topic, partitions=partitions), config)
 
     def _open_partitions(self, topic: StoredTopic, config: TopicConfig) -> None:
@@ -256,8 +263,14 @@ class LocalCluster:
             writer = self.logs.writer(partition.topic, partition.partition)
             log = LeaderLog(writer, self.logs.write_checkpoints)
             self._partitions[partition] = writer, log, topic.leader_epoch
-            if self.tier.manager is not None and writer.topic.remote_storage_enable:
-                self.tier.manager.become_leader(partition, topic.leader_epoch, log)
+            if self._is_tiered(writer):
+                self._begin_tiering(partition)
+            elif self.tier.manager is not None and self.tier.metadata.list(partition):
+                # The last process ended while tiering was switched off.
+                self._end_tiering(partition)
+
+    def _is_tiered(self, writer: PartitionWriter) -> bool:
+        return self.tier.manager is not None and writer.topic.remote_storage_enable
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic here and in the store; KeyError without it."""
@@ -269,13 +282,103 @@ class LocalCluster:
             self._finish_deletion(topic)
 
     def _finish_deletion(self, topic: StoredTopic) -> None:
-        is_tiered = topic_config(topic.settings).remote_storage_enable
+        is_tiered = self.settings.topic(topic.settings).remote_storage_enable
         for partition in _partitions_of(topic):
             self._partitions.pop(partition, None)
             if is_tiered and self.tier.manager is not None:
                 self.tier.manager.stop_partition(partition, delete_remote=True)
             self.logs.delete(partition.topic, partition.partition)
         self._store.finish_deletion(topic.topic_id)
+
+    # -- settings
+
+    def _check_settings(
+        self, settings: Mapping[str, str], before: TopicConfig | None
+    ) -> TopicConfig:
+        config = self.settings.topic(settings)
+        config.check_tiering(before)
+        if config.remote_storage_enable and self.tier.manager is None:
+            raise ConfigError("remote.storage.enable: this node has no store; give it --store URL")
+        return config
+
+    def alter_topic(
+        self, name: str, changes: Sequence[SettingChange], *, validate_only: bool
+    ) -> None:
+        """Change settings of a topic, durably and at once.
+
+        KeyError without it, ConfigError for settings that it cannot have, ValueError for a request
+        that is wrong by itself."""
+        with self._lock:
+            topic = self._topics[name]
+            shown = self.settings.topic_views(topic.settings)
+            after = change_settings(topic.settings, changes, shown)
+            config = self._check_settings(after, self.settings.topic(topic.settings))
+            self._check_switch_on(topic, config)
+            if validate_only:
+                return
+            self._store.set_settings(topic.topic_id, after)
+            self._topics[name] = topic = replace(topic, settings=after)
+            self._configure(topic, config)
+            self._refresh_view()
+        self.tier.hurry()
+
+    def _check_switch_on(self, topic: StoredTopic, config: TopicConfig) -> None:
+        for partition in _partitions_of(topic) if config.remote_storage_enable else ():
+            if self.tier.metadata.partition_delete_state(partition) is not None:
+                raise ConfigError(
+                    "remote.storage.enable: what the store had of this topic is still being "
+                    "deleted; try again later"
+                )
+
+    def alter_node(
+        self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
+    ) -> None:
+        """Change dynamic settings of this node, or of all nodes when `node` is empty; errors as
+        `alter_topic`."""
+        with self._lock:
+            shown = self.settings.node_views() if node else self.settings.all_nodes_views()
+            after = change_settings(self._store.node_settings(node), changes, shown)
+            try:
+                settings = self.settings.replace_dynamic(node, after)
+            except ConfigError as error:
+                # Kafka's answer for settings of a broker.
+                raise ValueError(str(error)) from error
+            if validate_only:
+                return
+            self._store.set_node_settings(node, after)
+            self.settings = settings
+            for topic in self._topics.values():
+                self._configure(topic, settings.topic(topic.settings))
+            self._refresh_view()
+            self.tier.configure(settings.config)
+            self.on_config(settings.config)
+        self.tier.hurry()
+
+    def _configure(self, topic: StoredTopic, config: TopicConfig) -> None:
+        for partition in _partitions_of(topic):
+            writer = self._partitions[partition][0]
+            was_tiered = self._is_tiered(writer)
+            writer.configure(config)
+            if self._is_tiered(writer) and not was_tiered:
+                self._begin_tiering(partition)
+            elif was_tiered and not self._is_tiered(writer):
+                self._end_tiering(partition)
+
+    def _begin_tiering(self, partition: TopicIdPartition) -> None:
+        if self.tier.manager is not None:
+            writer, _, leader_epoch = self._partitions[partition]
+            log = LeaderLog(writer, self.logs.write_checkpoints)
+            self._partitions[partition] = writer, log, leader_epoch
+            self.tier.manager.become_leader(partition, leader_epoch, log)
+
+    def _end_tiering(self, partition: TopicIdPartition) -> None:
+        """Delete what the store has of a partition; the log then begins with its local part."""
+        if self.tier.manager is not None:
+            writer = self._partitions[partition][0]
+            if writer.failure is None:
+                writer.raise_log_start_offset(writer.local_log_start_offset)
+                self.logs.write_checkpoints()
+            self.tier.manager.stop_partition(partition, delete_remote=True)
 
     # -- records
 
@@ -308,8 +411,11 @@ class LocalCluster:
         """Sync rolled segments, apply retention to topics that are not tiered, and write the
         checkpoints. A node calls it at intervals."""
         for writer in self.logs.writers():
-            is_tiered = self.tier.manager is not None and writer.topic.remote_storage_enable
-            if writer.failure is None and not is_tiered:
+            is_copied = self._is_tiered(writer) and not writer.topic.remote_copy_disable
+            if writer.failure is None and not is_copied:
+                if not self._is_tiered(writer):
+                    # A task that was running when tiering ended may have deleted local segments.
+                    writer.raise_log_start_offset(writer.local_log_start_offset)
                 writer.apply_retention()
         self.logs.flush_rolled()
 

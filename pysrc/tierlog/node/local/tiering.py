@@ -13,6 +13,7 @@ from tierlog.log.eligibility import StableOffset, StableSource
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.writer.partition import PartitionWriter
 from tierlog.metrics import RemoteLogMetrics
+from tierlog.quota import QuotaManager
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
@@ -81,11 +82,14 @@ def _settings(topic: TopicConfig) -> TopicSettings:
     retention_ms = _unless_off(topic.retention_ms)
     retention_bytes = _unless_off(topic.retention_bytes)
     local_ms, local_bytes = topic.local_retention_ms, topic.local_retention_bytes
+    # As in Kafka, what is not copied any more stays as long as the topic says.
+    same_ms = local_ms == -2 or topic.remote_copy_disable
+    same_bytes = local_bytes == -2 or topic.remote_copy_disable
     return TopicSettings(
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,
-        local_retention_ms=retention_ms if local_ms == -2 else local_ms,
-        local_retention_bytes=retention_bytes if local_bytes == -2 else local_bytes,
+        local_retention_ms=retention_ms if same_ms else _unless_off(local_ms),
+        local_retention_bytes=retention_bytes if same_bytes else _unless_off(local_bytes),
         copy_disabled=topic.remote_copy_disable,
     )
 
@@ -107,6 +111,21 @@ class NodeTier:
         self.storage = storage
         self.metadata = metadata
         self.manager = manager
+
+    def configure(self, config: Config) -> None:
+        """Apply the settings that may change while the node runs."""
+        manager, settings = self.manager, config.remote_log
+        if manager is not None:
+            manager.copy_quota.set_limit(config.quota.copy_max_bytes_per_second)
+            manager.set_max_deleted_ratio(settings.retention_max_deleted_ratio)
+            manager.copy_pool.resize(settings.manager_copier_thread_pool_size)
+            manager.expiration_pool.resize(settings.manager_expiration_thread_pool_size)
+            manager.follower_pool.resize(settings.manager_follower_thread_pool_size)
+
+    def hurry(self) -> None:
+        """Have every task look at the settings now."""
+        if self.manager is not None:
+            self.manager.hurry()
 
     def close(self) -> None:
         """End active copies, then close metadata and store."""
@@ -154,6 +173,7 @@ def open_tier(
             index_config=config.remote_index,
             plugin_config=config.plugin,
             cluster_id=cluster_id,
+            copy_quota=QuotaManager.for_copies(config.quota, clock),
             metrics=metrics,
             listener=_Reporter(report),
             repair=True,
