@@ -21,6 +21,7 @@ from tierlog.config.sections import (
     TierConfig,
 )
 from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.config.transactions import TransactionConfig
 from tierlog.errors import ConfigError
 
 __all__ = ["LEFT_TO_KAFKA", "SECTIONS", "Config", "environment_name", "load_config"]
@@ -63,6 +64,7 @@ class Config:
     tier: TierConfig = field(default_factory=TierConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
+    transaction: TransactionConfig = field(default_factory=TransactionConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
     # Keys below the managers' prefixes, as they are.
     plugin_settings: tuple[tuple[str, str], ...] = ()
@@ -91,6 +93,7 @@ SECTIONS: dict[str, type[Section]] = {
     "tier": TierConfig,
     "node": NodeConfig,
     "group": GroupConfig,
+    "transaction": TransactionConfig,
     "plugin": PluginConfig,
 }
 

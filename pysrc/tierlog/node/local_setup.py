@@ -20,6 +20,7 @@ from tierlog.node.groups.service import open_groups
 from tierlog.node.local.cluster import STATE, LocalCluster
 from tierlog.node.node import Node
 from tierlog.node.server import Server
+from tierlog.node.transactions.service import TransactionService
 from tierlog.remote.index_cache.cache import RemoteIndexCache
 
 __all__ = ["serve_node"]
@@ -61,6 +62,7 @@ async def serve_node(
         opened.push_async_callback(groups.close)
         indexes = opened.enter_context(ExitStack())
         index_cache = open_index_cache(cluster.tier.storage, config.remote_index, clock, indexes)
+        transactions = TransactionService(cluster, groups, config.transaction, clock, report)
         fetcher = open_fetcher(
             cluster,
             cluster.tier.storage,
@@ -78,6 +80,7 @@ async def serve_node(
             fetcher=fetcher,
             groups=groups,
             local=cluster,
+            transactions=transactions,
             config=config,
             clock=clock,
             versions=supported_versions(),
@@ -87,6 +90,8 @@ async def serve_node(
         opened.push_async_callback(_end, upkeep)
         server = Server(node, listener, report)
         opened.push_async_callback(server.close)
+        groups.start()
+        await transactions.start()
         server.start()
         yield server
 

@@ -130,6 +130,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listener.close()
+        if self.node.transactions is not None:
+            await self.node.transactions.close()
         await self.node.groups.close()
 
     # -- clients

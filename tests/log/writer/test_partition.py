@@ -18,6 +18,7 @@ from tierlog.clock import ManualClock
 from tierlog.config.topic import TimestampType, TopicConfig, topic_config
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.partition import PartitionWriter, WriterOptions
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.log.writer.validation import AppendOrigin
@@ -281,8 +282,13 @@ def test_open_transactions_hold_the_last_stable_offset(tmp_path: Path) -> None:
             transactional=True,
         )
 
-    append(writer, transactional(1, 0))
-    append(writer, transactional(2, 0))
+    assert refusal(writer, transactional(1, 0)) is Refusal.INVALID_TXN_STATE
+    for producer_id in (1, 2):
+        for other in (ProducerEpoch(producer_id, 1), ProducerEpoch(3 - producer_id, 0)):
+            with pytest.raises(AppendRefusedError, match="not part of a transaction"):
+                writer.append(transactional(producer_id, 0), leader_epoch=0, transaction_of=other)
+        allowed = ProducerEpoch(producer_id, 0)
+        writer.append(transactional(producer_id, 0), leader_epoch=0, transaction_of=allowed)
     assert writer.last_stable_offset == 0
     assert refusal(writer, of_producer(2, producer_id=1)) is Refusal.INVALID_TXN_STATE
     end_transaction(writer, 1, commit=True)
@@ -294,6 +300,16 @@ def test_open_transactions_hold_the_last_stable_offset(tmp_path: Path) -> None:
     again = open_writer(tmp_path, is_clean=False)
     assert again.last_stable_offset == 6
     assert (tmp_path / f"{0:020d}.txnindex").stat().st_size == 34
+
+
+def test_deleted_records_of_an_open_transaction_hold_nothing(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    opened = batch(2, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    writer.append(opened, leader_epoch=0, transaction_of=ProducerEpoch(1, 0))
+    append(writer, batch(3))
+    assert writer.last_stable_offset == 0
+    writer.raise_log_start_offset(1)
+    assert writer.last_stable_offset == 1
 
 
 # -- after a crash

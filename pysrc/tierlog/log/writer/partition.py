@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,9 +15,11 @@ from tierlog.clock import Clock
 from tierlog.config.topic import TopicConfig
 from tierlog.errors import OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.index_files import ProducerSnapshot, read_producer_snapshot
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.log.segment import scan_segment
+from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.files import create_file, sync_directory, write_all
 from tierlog.log.writer.recovery import (
     OpenedLog,
@@ -29,7 +31,12 @@ from tierlog.log.writer.recovery import (
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.log.writer.retention import SegmentFacts, expired_segments
 from tierlog.log.writer.segment import ActiveSegment, RollLimits, segment_path
-from tierlog.log.writer.validation import AppendOrigin, CheckedBatches, check_batches
+from tierlog.log.writer.validation import (
+    AppendOrigin,
+    CheckedBatches,
+    NewBatch,
+    check_batches,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -146,7 +153,9 @@ class PartitionWriter:
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, else the high watermark."""
         first_open = self._active.first_open_transaction_offset
-        return self.high_watermark if first_open is None else first_open
+        if first_open is None:
+            return self.high_watermark
+        return max(first_open, self.log_start_offset)
 
     @property
     def local_log_start_offset(self) -> int:
@@ -202,14 +211,27 @@ class PartitionWriter:
         with self._lock:
             self.topic = topic
 
+    def describe_producers(self) -> ProducerSnapshot:
+        """Return the producers that wrote to the partition and have not expired, as a snapshot at
+        its end has them."""
+        with self._lock, self._stopping():
+            return read_producer_snapshot(self._indexer.producer_snapshot())
+
     # -- appending
 
     def append(
-        self, data: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        data: Buffer,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_of: ProducerEpoch | None = None,
     ) -> Appended:
         """Append record batches and return their offsets.
 
-        AppendRefusedError when they may not be appended, or when the partition has stopped.
+        ``transaction_of``: the only producer that may append transactional batches, because the
+        partition is part of its transaction. AppendRefusedError when the batches may not be
+        appended, or when the partition has stopped.
         """
         now_ms = self._clock.now_ms()
         topic = self.topic
@@ -220,6 +242,8 @@ class PartitionWriter:
             origin=origin,
             max_decompressed_bytes=self._options.max_decompressed_bytes,
         )
+        if origin is AppendOrigin.CLIENT:
+            _require_transaction(checked.batches, transaction_of)
         with self._lock, self._stopping():
             self._require_epoch(leader_epoch)
             append_time_ms = now_ms if checked.log_append_time else -1
@@ -472,6 +496,18 @@ class PartitionWriter:
         if self._failure is None:
             self._failure = error
             self._options.on_failure(self.directory, error)
+
+
+def _require_transaction(batches: Iterable[NewBatch], allowed: ProducerEpoch | None) -> None:
+    """A transactional batch needs a transaction that the partition is part of, or it would never
+    end."""
+    for batch in batches:
+        if batch.is_transactional and (batch.producer_id, batch.producer_epoch) != allowed:
+            raise AppendRefusedError(
+                Refusal.INVALID_TXN_STATE,
+                f"producer {batch.producer_id} epoch {batch.producer_epoch}: this partition is "
+                "not part of a transaction of this producer",
+            )
 
 
 def _end_of(segment: ActiveSegment, rolled: list[RolledSegment]) -> int:

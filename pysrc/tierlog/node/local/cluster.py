@@ -16,14 +16,20 @@ from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.config.topic import TopicConfig
 from tierlog.errors import ConfigError
+from tierlog.log.index_files import ProducerSnapshot
 from tierlog.log.log_dir import PartitionLog
+from tierlog.log.writer.batches import ProducerEpoch, encode_marker
 from tierlog.log.writer.directory import LogDirWriter
 from tierlog.log.writer.partition import Appended, PartitionWriter, WriterOptions
+from tierlog.log.writer.refusal import AppendRefusedError, Refusal
+from tierlog.log.writer.validation import AppendOrigin
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.node.cluster_view import ClusterView, LogDirView, PartitionView, TopicView
 from tierlog.node.local.tiering import LeaderLog, NodeTier, open_tier
 from tierlog.node.local.topics import StoredTopic, TopicStore
 from tierlog.node.settings import NodeSettings, SettingChange, change_settings
+from tierlog.node.transactions.state_log import STATE_TOPIC, STATE_TOPIC_SETTINGS, StateLog
+from tierlog.node.transactions.types import OFFSETS_TOPIC, Partition
 from tierlog.reader.types import FetchView
 from tierlog.types import TopicIdPartition, check_topic_name
 
@@ -32,6 +38,8 @@ __all__ = ["STATE", "LocalCluster"]
 NODE_ID = 1
 _LOGS, STATE = "logs", "state"
 _TOPICS_FILE = "cluster.sqlite"
+# Only the node itself writes to these topics.
+_INTERNAL = frozenset({OFFSETS_TOPIC, STATE_TOPIC})
 
 
 class LocalCluster:
@@ -55,6 +63,7 @@ class LocalCluster:
         self.on_append: Callable[[TopicIdPartition], object] = lambda _: None
         self.on_config: Callable[[Config], object] = lambda _: None
         self._report = report
+        self._clock = clock
         self._lock = threading.RLock()
         self._store = TopicStore(os.path.join(data_dir, STATE, _TOPICS_FILE))
         self.cluster_id = self._store.cluster_id
@@ -224,6 +233,10 @@ class LocalCluster:
         name is taken.
         """
         check_topic_name(name)
+        _refuse_internal(name)
+        return self._check_topic(name, settings)
+
+    def _check_topic(self, name: str, settings: Mapping[str, str]) -> TopicConfig:
         config = self._check_settings(settings, None)
         if name in self._topics:
             raise KeyError(name)
@@ -232,13 +245,19 @@ class LocalCluster:
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> StoredTopic:
         """Create a topic with empty partitions and return it; errors as `check_topic`."""
         with self._lock:
-            config = self.check_topic(name, partitions, settings)
+            self.check_topic(name, partitions, settings)
+            return self._create_topic(name, partitions, settings)
+
+    def _create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> StoredTopic:
+        with self._lock:
+            config = self._check_topic(name, settings)
             topic = self._store.create(name, partitions, settings)
             self._open_partitions(topic, config)
             return topic
 
     def add_partitions(self, name: str, partitions: int) -> None:
         """Give a topic empty partitions, up to that number in all; KeyError without the topic."""
+        _refuse_internal(name)
         with self._lock:
             topic = self._topics[name]
             if partitions <= topic.partitions:
@@ -273,7 +292,9 @@ class LocalCluster:
         return self.tier.manager is not None and writer.topic.remote_storage_enable
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic here and in the store; KeyError without it."""
+        """Delete a topic here and in the store; KeyError without it, AppendRefusedError when only
+        the node itself may change it."""
+        _require_public(name)
         with self._lock:
             topic = self._topics[name]
             self._store.begin_deletion(topic.topic_id)
@@ -308,6 +329,7 @@ class LocalCluster:
 
         KeyError without it, ConfigError for settings that it cannot have, ValueError for a request
         that is wrong by itself."""
+        _refuse_internal(name)
         with self._lock:
             topic = self._topics[name]
             shown = self.settings.topic_views(topic.settings)
@@ -382,20 +404,63 @@ class LocalCluster:
 
     # -- records
 
-    def append(self, partition: TopicIdPartition, records: bytes) -> Appended:
+    def append(
+        self,
+        partition: TopicIdPartition,
+        records: bytes,
+        transaction_of: ProducerEpoch | None = None,
+    ) -> Appended:
         """Append batches of a client; AppendRefusedError when they may not be, KeyError when the
-        partition was deleted."""
+        partition was deleted. ``transaction_of``: see `PartitionWriter.append`."""
+        _require_public(partition.topic)
         writer, _, leader_epoch = self._partitions[partition]
-        appended = writer.append(records, leader_epoch=leader_epoch)
+        appended = writer.append(records, leader_epoch=leader_epoch, transaction_of=transaction_of)
         if not appended.is_duplicate:
             self.on_append(partition)
         return appended
+
+    def write_marker(
+        self, partition: Partition, producer: ProducerEpoch, *, is_commit: bool, epoch: int
+    ) -> None:
+        """End the transaction of a producer in a partition; ``epoch`` is that of the coordinator.
+        AppendRefusedError when that is not possible now, KeyError when the partition was
+        deleted."""
+        found = self._topics[partition.topic]
+        at = TopicIdPartition(topic_id=found.topic_id, topic=found.name, partition=partition.number)
+        writer, _, leader_epoch = self._partitions[at]
+        marker = encode_marker(
+            producer,
+            is_commit=is_commit,
+            coordinator_epoch=epoch,
+            timestamp_ms=self._clock.now_ms(),
+        )
+        writer.append(marker, leader_epoch=leader_epoch, origin=AppendOrigin.COORDINATOR)
+        self.on_append(at)
+
+    def describe_producers(self, partition: TopicIdPartition) -> ProducerSnapshot:
+        """Return the producers of a partition; KeyError when it was deleted, AppendRefusedError
+        when it has stopped."""
+        return self._partitions[partition][0].describe_producers()
+
+    def has_state_log(self) -> bool:
+        """Whether the topic of the states of transactions exists."""
+        return STATE_TOPIC in self._topics
+
+    def open_state_log(self) -> StateLog:
+        """Return the log of the states of transactions; its topic is created when it is
+        missing."""
+        with self._lock:
+            topic = self._topics.get(STATE_TOPIC)
+            if topic is None:
+                topic = self._create_topic(STATE_TOPIC, 1, STATE_TOPIC_SETTINGS)
+            return StateLog(self.logs.writer(STATE_TOPIC, 0), topic.leader_epoch, self._clock)
 
     def delete_records(self, partition: TopicIdPartition, offset: int) -> int:
         """Delete the records below `offset` (-1: all) and return the log start offset.
 
         OutOfRangeError for an offset above the high watermark, KeyError when the partition was
         deleted."""
+        _require_public(partition.topic)
         writer, _, _ = self._partitions[partition]
         writer.raise_log_start_offset(writer.high_watermark if offset == -1 else offset)
         if not writer.topic.remote_storage_enable:
@@ -435,5 +500,17 @@ def _topic_view(topic: StoredTopic) -> TopicView:
             PartitionView(index=one.partition, stored_as=one, leader_epoch=topic.leader_epoch)
             for one in _partitions_of(topic)
         ),
+        is_internal=topic.name in _INTERNAL,
         settings=topic.settings,
     )
+
+
+def _refuse_internal(name: str) -> None:
+    if name in _INTERNAL:
+        raise ValueError(f"{name} belongs to the node itself")
+
+
+def _require_public(topic: str) -> None:
+    if topic in _INTERNAL:
+        text = f"only the node itself changes {topic}"
+        raise AppendRefusedError(Refusal.INVALID_TOPIC_EXCEPTION, text)
