@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,32 @@ def test_offsets_and_epoch_are_assigned(tmp_path: Path) -> None:
     assert table.leader_epoch.tolist() == [0, 4, 4]
     assert [tuple(one) for one in writer.leader_epochs] == [(0, 0), (4, 3)]
     assert refusal(writer, batch(), 3) is Refusal.FENCED_LEADER_EPOCH
+
+
+def test_offsets_may_be_read_during_an_append(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    # Many batches in one append: its bytes are indexed for long enough to be met.
+    count = 2000
+    rows = (Record(offset=row, timestamp_ms=NOW_MS, key=None, value=b"") for row in range(count))
+    data = b"".join(build.batch([row]) for row in rows)
+    is_done = threading.Event()
+
+    def read_offsets() -> set[tuple[int, int]]:
+        seen = set()
+        while not is_done.is_set():
+            end_offset = writer.log_end_offset
+            seen.add((end_offset, min(writer.last_stable_offset, end_offset)))
+        return seen
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read_offsets)
+        try:
+            for _ in range(5):
+                append(writer, data)
+        finally:
+            is_done.set()
+        # Never a part of an append: its index entries may not be written yet.
+        assert reader.result(60) <= {(count * row, count * row) for row in range(6)}
 
 
 def test_append_time_is_set_with_its_checksum(tmp_path: Path) -> None:

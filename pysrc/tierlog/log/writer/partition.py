@@ -152,10 +152,7 @@ class PartitionWriter:
     @property
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, else the high watermark."""
-        first_open = self._active.first_open_transaction_offset
-        if first_open is None:
-            return self.high_watermark
-        return max(first_open, self.log_start_offset)
+        return max(self._active.last_stable_offset, self.log_start_offset)
 
     @property
     def local_log_start_offset(self) -> int:
