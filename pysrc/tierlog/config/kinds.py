@@ -201,7 +201,7 @@ def text(what: str, legal: Callable[[str], bool] = bool) -> Kind:
 
 
 def store_url() -> Kind:
-    # Printed, logged and stored in many places: no place for a password.
+    # A URL is printed, logged and stored in many places, so it must not contain a password.
     return text(
         "a store's URL without a password in it",
         legal=lambda value: not _URL_PASSWORD.match(value),

@@ -322,7 +322,9 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter("segments_deleted", "segments", "Segments deleted from the remote tier."),
     _own_counter("deleted_bytes", "bytes", "Log bytes of segments deleted from the remote tier."),
     _own_counter(
-        "log_start_offset_advances", "moves", "Times that retention advanced a log start offset."
+        "log_start_offset_advances",
+        "moves",
+        "Number of times that retention advanced a log start offset.",
     ),
     _own("partitions_led", "partitions", "Partitions that are led, and so copied and expired."),
     _own(

@@ -501,8 +501,10 @@ def _sum_lags(followers: list[FollowerMetrics]) -> Lag | None:
 
 
 def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:
-    """Sums over all partitions and by topic. Without partitions nothing lags: that is known. No
-    lag that is known beside one that is unknown is unknown, too, since a sum of 0 says all is well.
+    """Return the sums over all partitions, and the sums by topic.
+
+    If there are no partitions, the lag is 0. If a sum of copy lags is 0 and the lag of a partition
+    is unknown, the sum is unknown, too, because a lag of 0 reports that all is copied.
     """
     topics: dict[str, GaugeSums] = {}
     unknown: set[str] = set()

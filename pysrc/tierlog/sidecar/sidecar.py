@@ -591,7 +591,8 @@ class Sidecar:
         return -1 if self._logs.node_id is None else self._logs.node_id
 
     def _claims(self) -> StoreClaims | None:
-        """Return the claims in the store; None where brokers share metadata, which fences them."""
+        """Return the claims in the store. None when the brokers share metadata: then the shared
+        metadata fences deposed leaders, so no claims are needed."""
         store = self._storage.store
         if store is None or not isinstance(self._metadata, SqliteRemoteLogMetadataManager):
             return None

@@ -97,8 +97,8 @@ def take_front(
     by_time = facts.retention_ms is not None and facts.clock_trusted
     by_size = facts.retention_bytes is not None and local_only_bytes(facts) is not None
     cutoff_ms, limit_bytes = facts.now_ms - (facts.retention_ms or 0), facts.retention_bytes or 0
-    # Up to this offset, segments are not served in the order of their start offsets, or only in
-    # part: their order of expiration is known only when all have been read.
+    # Up to this offset, a segment may be served only in part, or not in the order of the start
+    # offsets. The order in which these segments expire is known only when all have been read.
     unsure_to = expired_to = facts.log_start_offset - 1
     for segment in segments:
         front.append(segment)
