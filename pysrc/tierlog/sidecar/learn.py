@@ -1,7 +1,7 @@
-"""Adds segments of the store to the metadata that the state directory lacks.
+"""Adds segments to the metadata that are in the store and not in the state directory.
 
 A lost state directory is rebuilt from the store. Segments that another broker has copied are added,
-too: otherwise they would be copied twice, and retention would never find them.
+too, because otherwise they would be copied twice and retention would never find them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
 
 class StoreLearner:
-    """Adds a store's segments to the metadata; known segments are not read again.
+    """Adds the segments of a store to the metadata. Known segments are not read again.
 
-    It needs a state directory of this sidecar and a store that can be listed (None: it cannot). A
-    metadata manager that brokers share needs nothing.
+    This needs a state directory of this sidecar and a store that can be listed; ``store`` is None
+    for one that cannot. If brokers share the metadata manager, there is nothing to add.
     """
 
     def __init__(self, store: ObjectStore | None, metadata: RemoteLogMetadataManager) -> None:
@@ -46,13 +46,13 @@ class StoreLearner:
 
     @property
     def learns(self) -> bool:
-        """Whether there is a store and a state directory to learn for."""
+        """Whether the store can be listed and the metadata is in a state directory."""
         return self._state is not None and self._store is not None
 
     def learn_if_lost(self, warn: Callable[[Problem], None]) -> bool:
-        """Read the whole store when the state directory is empty: it was lost.
+        """Read the whole store if the state directory is empty, because then it was lost.
 
-        Return whether everything in the store is known now.
+        Return whether all segments in the store are known now.
         """
         if self._state is None or self._store is None or self._state.partitions():
             return False
@@ -64,7 +64,7 @@ class StoreLearner:
     ) -> None:
         """Add the segments of these partitions that other brokers have copied.
 
-        RemoteStorageError when the store does not answer; then none of them counts as learned.
+        Raises RemoteStorageError when the store does not answer. Then no partition counts as read.
         """
         self._learn(partitions, warn)
 
@@ -96,10 +96,10 @@ class StoreLearner:
         return self._load(prefixes, lambda key: wanted.get((key.topic_id, key.partition)), warn)
 
     def follow(self, partition: TopicIdPartition) -> bool:
-        """Add the segments that the partition's leader has copied, and remove those it has deleted;
-        return whether anything changed.
+        """Add the segments that the leader of the partition has copied, and remove the segments
+        that it has deleted. Return whether anything changed.
 
-        RemoteStorageError when the store does not answer; then nothing is forgotten.
+        Raises RemoteStorageError when the store does not answer. Then no segment is removed.
         """
         state, store = self._state, self._store
         if state is None or store is None:
@@ -123,7 +123,8 @@ class StoreLearner:
         return bool(found or removed)
 
     def learn_topic(self, topic: str, topic_id: str, warn: Callable[[Problem], None]) -> None:
-        """Add the segments of all partitions of a topic. RemoteStorageError as above."""
+        """Add the segments of all partitions of a topic. Raises RemoteStorageError when the store
+        does not answer."""
 
         def partition_of(key: ObjectKey) -> TopicIdPartition:
             return TopicIdPartition(topic_id=topic_id, topic=topic, partition=key.partition)
@@ -160,8 +161,8 @@ class StoreLearner:
 
 
 def _is_gone(store: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
-    """Return whether the store has its marker: a listing may lag, and a volume may not be
-    mounted."""
+    """Return whether the segment is gone from a store that still has its cluster marker. A listing
+    may lag, and a volume may not be mounted."""
     store.head(CLUSTER_KEY)
     try:
         store.head(indexes_key(segment))
