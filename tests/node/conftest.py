@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 
-
 HAS_KCAT = shutil.which("kcat") is not None
 collect_ignore = [] if HAS_KCAT else ["test_kcat.py"]
 
