@@ -115,6 +115,7 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     ),
     "remote.fetch.max.wait.ms": ("3000", fetching.waits_long),
     "tierlog.fetch.memory.bytes": ("30000", fetching.largest_answer),
+    "tierlog.fetch.local.memory.bytes": ("30000", fetching.local_answers_at_a_time),
     "tierlog.metrics.max.clients": ("5", fetching.client_metrics),
     "remote.log.index.file.cache.total.size.bytes": ("1", fetching.index_requests),
     "remote.log.index.file.cache.ttl.ms": ("-1", fetching.index_requests),

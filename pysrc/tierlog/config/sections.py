@@ -277,6 +277,14 @@ class RemoteLogConfig(Section):
         256 << 20,
         "Most bytes that all reads of the remote tier hold at a time, including read-ahead.",
     )
+    local_memory_bytes: int = setting(
+        "tierlog.fetch.local.memory.bytes",
+        whole_number(1, MAX_INT64),
+        256 << 20,
+        "Most bytes of local logs that answers hold at a time, until clients have taken them. "
+        "While they are used up, a fetch waits up to its own limit and is then answered without "
+        "records.",
+    )
     metrics_max_clients: int = setting(
         "tierlog.metrics.max.clients",
         whole_number(0, 10_000),

@@ -36,7 +36,8 @@ from tierlog.fetch.quotas import FetchPayer, FetchQuotas
 from tierlog.log.same_log import VanishedError
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.reader.aborted import TransactionReader
-from tierlog.reader.local_batches import LocalBatchReader
+from tierlog.reader.local_batches import LocalBatchReader, MemoryFullError
+from tierlog.reader.memory import FetchMemory
 from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import (
     CONSUMER,
@@ -58,6 +59,7 @@ MAX_REMOTE_WAIT_MS = 500
 LIST_OFFSETS_TIMEOUT_MS = 30_000
 # The shortest and the longest wait before a used-up quota is checked again. Its limit may change.
 _QUOTA_CHECKS_MS = (100, 1_000)
+_MEMORY_CHECK_MS = 50
 # What an event loop may read itself: up to a millisecond of work.
 _AT_ONCE_BYTES = 2 << 20
 # The number of attempts to read a partition whose files are deleted during the read.
@@ -147,6 +149,7 @@ class Fetcher:
         transactions: TransactionReader,
         offsets: OffsetReader | None = None,
         metrics: RemoteLogMetrics | None = None,
+        local_memory: FetchMemory | None = None,
         max_remote_wait_ms: int = MAX_REMOTE_WAIT_MS,
         on_close: Callable[[], object] | None = None,
         clock: Clock | None = None,
@@ -162,7 +165,7 @@ class Fetcher:
         self._clock = clock or SystemClock()
         self._metrics = metrics or RemoteLogMetrics(self._clock)
         self.max_remote_wait_ms = max_remote_wait_ms
-        self._local = LocalBatchReader()
+        self._local = LocalBatchReader(memory=local_memory)
         # As the host's `view`, but BlockingIOError instead of a wait. With it an event loop reads
         # small local fetches from the page cache itself.
         self.view_at_once: Callable[[TopicIdPartition], FetchView | None] | None = None
@@ -432,14 +435,17 @@ class Fetcher:
     # -- local
 
     def _read_local(self, fetch: PartitionFetch, offset: int) -> PartitionData:
-        read = self._local.read_batches(
-            fetch.view,
-            offset,
-            fetch.max_bytes,
-            fetch.upper_offset,
-            minimum_one=fetch.minimum_one,
-            at_once=fetch.at_once,
-        )
+        try:
+            read = self._local.read_batches(
+                fetch.view,
+                offset,
+                fetch.max_bytes,
+                fetch.upper_offset,
+                minimum_one=fetch.minimum_one,
+                at_once=fetch.at_once,
+            )
+        except MemoryFullError as full:
+            return fetch.answer(FetchSource.NO_MEMORY, text=str(full))
         aborted = None
         if fetch.wants_aborted:
             aborted = self._transactions.of_local(fetch.view, read, at_once=fetch.at_once)
@@ -599,6 +605,8 @@ class Fetcher:
 
     def _wait_ms(self, request: FetchRequest, attempt: _Attempt, left_ms: int) -> int:
         """Return how long to wait for new records before the next attempt."""
+        if any(one.source is FetchSource.NO_MEMORY for one in attempt.answers):
+            return min(left_ms, _MEMORY_CHECK_MS)
         throttled = [one for one in attempt.answers if one.source is FetchSource.THROTTLED]
         if not throttled:
             return left_ms

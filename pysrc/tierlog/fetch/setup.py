@@ -73,6 +73,7 @@ def open_fetcher(
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
     quotas = FetchQuotas(settings.quota, clock)
+    max_decompressed_bytes = settings.log.batch_max_decompressed_bytes
     memory = FetchMemory(settings.remote_log.fetch_memory_bytes, clock=clock)
     index_files = index_files or index_views(settings.remote_index.dir)
     with ExitStack() as opened:
@@ -106,12 +107,9 @@ def open_fetcher(
             pool=pool,
             quotas=quotas,
             transactions=TransactionReader(storage, metadata, index_cache=index_cache),
-            offsets=OffsetReader(
-                remote,
-                metadata,
-                max_decompressed_bytes=settings.log.batch_max_decompressed_bytes,
-            ),
+            offsets=OffsetReader(remote, metadata, max_decompressed_bytes=max_decompressed_bytes),
             metrics=metrics,
+            local_memory=FetchMemory(settings.remote_log.local_memory_bytes, clock=clock),
             max_remote_wait_ms=settings.remote_log.fetch_max_wait_ms,
             on_close=opened.pop_all().close,
             clock=clock,

@@ -14,12 +14,13 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tierlog.errors import CorruptDataError
+from tierlog.errors import CorruptDataError, TierlogError
 from tierlog.log.files import SegmentHandle
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.memory import FetchMemory
 from tierlog.reader.positions import LocalPositions, position_by_headers
 from tierlog.reader.types import FetchView
 from tierlog.types import StopReason
@@ -27,13 +28,19 @@ from tierlog.types import StopReason
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LocalBatchReader", "LocalRead"]
+__all__ = ["LocalBatchReader", "LocalRead", "MemoryFullError"]
 
 # Two index entries are up to `log.index.interval.bytes` and two batches apart.
 _SLACK_BYTES = 16 << 10
 _MAX_OFFSET = 2**63 - 1
 # The number of ends of reads that are kept: about one for each consumer of a partition.
 _MAX_ENDS = 4096
+
+
+class MemoryFullError(TierlogError):
+    """Records that were read before take up the memory; try again."""
+
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +74,18 @@ class _Asked(NamedTuple):
     upper_offset: int
     minimum_one: bool
     at_once: bool
+    memory: FetchMemory | None
 
 
 class LocalBatchReader:
     """Reads batches from log directories; keeps the offset indexes that were used last, and where
-    reads have ended. Any thread."""
+    reads have ended. Any thread.
 
-    def __init__(self, max_indexes: int = 512) -> None:
+    With ``memory`` records count until the last view of them is gone.
+    """
+
+    def __init__(self, max_indexes: int = 512, memory: FetchMemory | None = None) -> None:
+        self._memory = memory
         self._positions = LocalPositions(max_indexes)
         self._ends = _Ends()
 
@@ -92,7 +104,8 @@ class LocalBatchReader:
         They are of one segment, take at most `max_bytes`, and end below `upper_offset`;
         `minimum_one` brings the first one whatever its size. CorruptDataError for damage,
         VanishedError when the files were replaced, OSError when they cannot be read.
-        `at_once` raises BlockingIOError instead of reading from the disk.
+        MemoryFullError when the memory is used up; it never waits for memory. `at_once` raises
+        BlockingIOError instead of reading from the disk.
         """
         if offset >= upper_offset:
             return LocalRead()
@@ -106,7 +119,7 @@ class LocalBatchReader:
         for segment in segments[max(first, 0) :]:
             if segment.base_offset >= upper_offset:
                 break
-            asked = _Asked(offset, max_bytes, upper_offset, minimum_one, at_once)
+            asked = _Asked(offset, max_bytes, upper_offset, minimum_one, at_once, self._memory)
             found = self._read_segment(view.log, segment, asked)
             if found is not None:
                 return found
@@ -233,8 +246,7 @@ def _scan_range(
     segment: SegmentFiles, handle: SegmentHandle, position: int, size_bytes: int, asked: _Asked
 ) -> BatchRun:
     """Scan a range. Its batches are checked, unless damage hides the one that is asked for."""
-    read = handle.read_cached_at if asked.at_once else handle.read_at
-    data = memoryview(read(position, size_bytes))
+    data = _read_range(handle, position, size_bytes, asked)
     if len(data) < size_bytes and not segment.is_active:
         raise VanishedError(f"{handle.path}: became shorter while it was read")
     end = _MAX_OFFSET if segment.next_base_offset is None else segment.next_base_offset - 1
@@ -243,6 +255,20 @@ def _scan_range(
     if run.stop_reason is StopReason.BAD_CRC and run.row_reaching(asked.offset) == len(run):
         return BatchRun(data, position, offsets, handle.path, verify_crc=False)
     return run
+
+
+def _read_range(handle: SegmentHandle, position: int, size_bytes: int, asked: _Asked) -> memoryview:
+    """Read a range, which counts for the memory until the last view of it is gone."""
+    read = handle.read_cached_at if asked.at_once else handle.read_at
+    if asked.memory is None or not size_bytes:
+        return memoryview(read(position, size_bytes))
+    permit = asked.memory.try_acquire(size_bytes)
+    if permit is None:
+        raise MemoryFullError(
+            f"answers that clients have not taken hold {asked.memory.used_bytes} of "
+            f"{asked.memory.limit_bytes} bytes (tierlog.fetch.local.memory.bytes)"
+        )
+    return permit.hold(read(position, size_bytes))
 
 
 def _local_read(segment: SegmentFiles, run: BatchRun, row: int, end: int) -> LocalRead:

@@ -64,6 +64,7 @@ class FetchSource(Enum):
     REMOTE = "remote"
     THROTTLED = "throttled"
     NO_BUDGET = "no_budget"
+    NO_MEMORY = "no_memory"
     ERROR = "error"
 
 
