@@ -134,6 +134,8 @@ FIRST_SEEDS: dict[str, int] = {
     "S interrupted copies are forgotten": 25,
     "S expiration removes whole interrupted copies": 7,
     "S the archive starts at finished copies": 173,
+    "S epochs of deleted records are guessed": 523,
+    "S deposed leaders leave deletions undone": 591,
 }
 
 OUT_OF_REACH = {
