@@ -96,11 +96,9 @@ def open_reader(
     See `read` for the other parameters.
 
     ``config`` sets the fetch quota (unless ``fetch_quota`` is given), the memory and the threads of
-    reads from a store, and the largest decompressed size of one batch. If the store lacks offsets
-    that it should have, the read raises GapError. With ``on_gap`` "skip" it skips them. A function
-    is called with the error of each gap. In the same way ``on_corrupt`` decides what happens at
-    damaged records and, without ``on_problem``, at segments that damage hides. A function there
-    receives `LostRecords`.
+    reads from a store, and the largest decompressed size of one batch. ``on_gap`` decides what
+    happens at offsets that the store should have but lacks, and ``on_corrupt`` at damaged records
+    and, without ``on_problem``, at segments that damage hides; see `read`.
     """
     text, isolation = os.fspath(source), _isolation(isolation_level)
     quota = fetch_quota or (None if config is None else QuotaManager.for_fetches(config.quota))
