@@ -62,13 +62,13 @@ def open_fetcher(
     quotas.
 
     Positions come from the remote index files in ``tierlog.remote.index.dir``, if there are any, or
-    from an index cache of the fetcher, in ``tierlog.remote.index.cache.dir`` or a temporary folder.
-    ``index_cache`` or ``index_files`` replace them and belong to the caller, as the storage and the
-    metadata do. Close the fetcher before them.
+    else from an index cache of the fetcher, in ``tierlog.remote.index.cache.dir`` or a temporary
+    folder. ``index_cache`` or ``index_files`` replace these. They belong to the caller, as the
+    storage and the metadata do, and are closed after the fetcher.
 
-    A fetch of an offset that the tier lacks and should have is answered with KAFKA_STORAGE_ERROR.
-    With ``on_gap`` "skip", or with a function, which is called with the error, the answer has the
-    records after the gap.
+    If the tier lacks an offset that it should have, a fetch of this offset is answered with
+    KAFKA_STORAGE_ERROR. With ``on_gap`` "skip", the answer has the records after the gap. The same
+    holds if ``on_gap`` is a function, which is called with the error.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)

@@ -11,10 +11,11 @@
 
 A moment T is milliseconds (13 digits), seconds (9 or 10 digits), a day ``2024-02-29``, a time
 ``2024-02-29T12:00:00Z`` (or with a zone, ``+01:00``) or a duration before now ``-2h``. ``s@`` and
-``e@`` take any number of milliseconds, as kcat does. A moment means the first record that is not
-older. Offsets between two moments may hold records that are out of order and outside of them.
+``e@`` accept any number of milliseconds, as kcat does. A moment means the offset of the first
+record that is not older. If timestamps are out of order, the range between two moments may also
+have records from other times.
 
-Ends are never included. Parsing is pure: the caller passes the current time.
+Ends are never included. The functions are pure: the caller passes the current time.
 """
 
 from __future__ import annotations

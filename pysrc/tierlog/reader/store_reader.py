@@ -252,7 +252,7 @@ class StoreReader:
         return known
 
     def _find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
-        """Return the partition with that topic name or id; None without a segment of it.
+        """Return the partition with that topic name or id; None when it has no segment. Raises
         OutOfRangeError when several topics had the name."""
         named = [
             one
@@ -460,10 +460,10 @@ class StoreReader:
 
 
 class _SequentialBatches:
-    """Reads batches for one caller, one read after the other, through a `RemoteBatchReader` of its
-    own. A child process that goes on with it gets another one.
+    """Reads batches for one caller, one read after the other, with a `RemoteBatchReader` of its
+    own. If a child process continues the read, it gets another `RemoteBatchReader`.
 
-    The memory bounds what is held here; batches that the caller keeps come on top.
+    The memory limit covers only bytes that are held here, not batches that the caller keeps.
     """
 
     def __init__(
