@@ -8,10 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.store_reader import StoreReader
 
 __all__ = ["BUGS", "put_back"]
 
 _local_read = LocalReader.read
+_store_read = StoreReader.read
+_decode = StoreReader._decode
+_read_records = StoreReader._read_records
 
 
 def _no_transactions(_: object) -> tuple[object, ...]:
@@ -38,6 +42,51 @@ def _without_the_last_offset(
         last = records
 
 
+def _nothing(*_: object, **__: object) -> None:
+    return None
+
+
+def _without_the_last_of_a_segment(
+    self: StoreReader, read: Any, *args: Any, **named: Any
+) -> Iterator[Any]:
+    for records in _decode(self, read, *args, **named):
+        last = int(records.batches.base_offset[-1])
+        if int(records.batches.last_offset[-1]) < read.segment.end_offset:
+            last = read.segment.end_offset
+        yield records.rows(0, int((records.offset < last).sum()))
+
+
+def _up_to_one_before(
+    self: StoreReader,
+    topic: str,
+    partition: int,
+    start_offset: int,
+    end_offset: int | None = None,
+    **named: Any,
+) -> Iterator[Any]:
+    end = None if end_offset is None else end_offset - 1
+    return _store_read(self, topic, partition, start_offset, end, **named)
+
+
+def _without_the_last_segment(
+    self: StoreReader,
+    partition: Any,
+    lineage: Any,
+    indexes: Any,
+    start_offset: int,
+    end_offset: int | None,
+    *args: Any,
+    **named: Any,
+) -> Iterator[Any]:
+    last = self._newest(partition).start_offset
+    end = last if end_offset is None else min(end_offset, last)
+    return _read_records(self, partition, lineage, indexes, start_offset, end, *args, **named)
+
+
+def _start_of_the_last_segment(self: StoreReader, partition: Any, _: object) -> int:
+    return self._newest(partition).start_offset
+
+
 # What each name replaces.
 BUGS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
     "records of aborted transactions are read": (
@@ -52,6 +101,25 @@ BUGS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
     ),
     "the last records are left out": (
         ("tierlog.reader.local_reader.LocalReader.read", _without_the_last_offset),
+    ),
+    "the last batch of a segment is left out": (
+        ("tierlog.reader.store_reader.StoreReader._decode", _without_the_last_of_a_segment),
+    ),
+    "gaps are passed over": (
+        ("tierlog.reader.places.SegmentPlaces.find_gap", _nothing),
+        ("tierlog.reader.aborted.TransactionReader._check_gaps", _nothing),
+    ),
+    "the store ends one offset before the directory": (
+        ("tierlog.reader.store_reader.StoreReader.read", _up_to_one_before),
+    ),
+    "the last segment of the store is left out": (
+        ("tierlog.reader.store_reader.StoreReader._read_records", _without_the_last_segment),
+    ),
+    "committed reads end before the last segment": (
+        (
+            "tierlog.reader.store_reader.StoreReader._first_open_offset",
+            _start_of_the_last_segment,
+        ),
     ),
 }
 

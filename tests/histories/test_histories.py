@@ -33,6 +33,10 @@ def test_what_consumers_read_is_what_the_archive_has(
     assert figures.committed > 0
     assert figures.aborted > 0
     assert figures.live_checks == STEPS
+    assert figures.doomed == 1
+    # Of five partitions, for both isolation levels; then once more with each defect.
+    assert figures.borders >= 10
+    assert figures.gaps >= 3
     assert "unclean election of" in capsys.readouterr().out
 
 
