@@ -8,7 +8,10 @@ from typing import Any
 from unittest.mock import patch
 
 from tierlog.reader.local_reader import LocalReader
+from tierlog.reader.places import Place, SegmentPlaces
 from tierlog.reader.store_reader import StoreReader
+from tierlog.remote.segment.layout import log_key
+from tierlog.types import TopicIdPartition
 
 __all__ = ["BUGS", "put_back"]
 
@@ -22,8 +25,15 @@ def _no_transactions(_: object) -> tuple[object, ...]:
     return ()
 
 
-def _whole_segment(segment: Any, _: object) -> list[tuple[int, int]]:
-    return [(segment.start_offset, segment.end_offset)]
+def _of_the_first_epoch(
+    self: SegmentPlaces, partition: TopicIdPartition, _: object, offset: int
+) -> Place | None:
+    """Return the oldest segment that holds the offset, in the log's history or not."""
+    segments = self._metadata.list(partition)
+    for one in sorted(segments, key=lambda one: one.leader_epochs[-1][0]):
+        if one.start_offset <= offset <= one.end_offset:
+            return Place(one, one.start_offset, one.end_offset, log_key(one))
+    return None
 
 
 def _from_the_next_offset(
@@ -93,8 +103,7 @@ BUGS: dict[str, tuple[tuple[str, Callable[..., Any]], ...]] = {
         ("tierlog.reader.aborted._collect", _no_transactions),
     ),
     "records of lost epochs are read": (
-        ("tierlog.reader.places.ranges_in_lineage", _whole_segment),
-        ("tierlog.reader.store_reader.ranges_in_lineage", _whole_segment),
+        ("tierlog.reader.places.SegmentPlaces._find_in_metadata", _of_the_first_epoch),
     ),
     "the directory begins one offset too late": (
         ("tierlog.reader.local_reader.LocalReader.read", _from_the_next_offset),
