@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from tierlog.errors import RemoteStorageError
 from tierlog.log.eligibility import Coverage
+from tierlog.log.names import SkipReason
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tiering.local_log import LogView
@@ -47,7 +48,7 @@ def expired_local_segments(facts: LocalRetentionFacts) -> tuple[SegmentFiles, ..
     """
     view = facts.view
     high_watermark = view.log.high_watermark
-    if high_watermark is None:
+    if high_watermark is None or _has_unread_files(view):
         return ()
     left_bytes = sum(segment.size_bytes for segment in view.log.segments)
     expired = []
@@ -62,6 +63,12 @@ def expired_local_segments(facts: LocalRetentionFacts) -> tuple[SegmentFiles, ..
         expired.append(segment)
         left_bytes -= segment.size_bytes
     return tuple(expired)
+
+
+def _has_unread_files(view: LogView) -> bool:
+    """Return whether a file of the log could not be read. It may be a segment before the first one
+    of the view, and deleting up to a later segment would delete it as well."""
+    return any(one.reason is SkipReason.UNREADABLE for one in view.log.skipped)
 
 
 def _is_below_start(segment: SegmentFiles, view: LogView) -> bool:
