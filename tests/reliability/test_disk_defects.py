@@ -138,6 +138,26 @@ def test_an_error_of_a_close_neither_fails_a_put_nor_leaves_a_file(
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
+def test_an_error_of_the_close_of_a_draft_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real = LocalStore(tmp_path), os.close
+    draft = store.draft("folder/key", 5)
+    assert draft is not None
+    written = draft.fileno()
+
+    def close(descriptor: int) -> None:
+        real(descriptor)
+        if descriptor == written:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close)
+        with pytest.raises(OSError, match="Input/output error"):
+            draft.close()
+    assert open_below(tmp_path) == []
+
+
 def test_properties_that_cannot_be_read_are_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,8 +188,9 @@ def test_index_files_that_cannot_be_written_are_a_warning() -> None:
     assert "No space left on device" in listener.told[0]
 
 
+@pytest.mark.parametrize("call", ["unlink", "lstat"])
 def test_index_files_of_a_deleted_topic_go_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     root = tmp_path / "world"
     ManagerOperation("deletion", World.run).prepare(root)
@@ -179,7 +200,7 @@ def test_index_files_of_a_deleted_topic_go_after_an_error(
     assert list(world.index_files(log.partition))
     with monkeypatch.context() as patch:
         index = str(world.index_dir)
-        struck = failing(patch, os, "unlink", lambda path, *_: str(path).startswith(index))
+        struck = failing(patch, os, call, lambda path, *_: str(path).startswith(index))
         world.delete_topic(log)
         world.run()
         assert struck
