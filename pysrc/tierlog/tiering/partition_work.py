@@ -355,8 +355,14 @@ class PartitionWork:
     # stops neither copies nor deletions.
 
     def index_segment(self, segment: RemoteLogSegmentMetadata, entries: Buffer) -> None:
-        """Add a copied segment to the index files."""
-        self._change_indexes(lambda files: files.append(segment, entries))
+        """Add a copied segment to the index files; `catch_up_if_behind` adds one that fills a gap
+        before their end."""
+
+        def append(files: RemoteIndexFiles) -> None:
+            if not files.append(segment, entries):
+                self._is_index_behind = True
+
+        self._change_indexes(append)
 
     def catch_up_indexes(self) -> None:
         """Add finished segments that are not indexed yet, and remove truncated entries.
