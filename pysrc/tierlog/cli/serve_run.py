@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tierlog.cli.support import EXIT_INTERRUPTED, hint, of_extra
+from tierlog.cli.support import EXIT_INTERRUPTED, hint
 from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.log.files import printable
@@ -42,7 +42,6 @@ def run_serve(
     clock: Clock,
 ) -> int:
     """Serve until a signal; return the exit code."""
-    of_extra("kafka", "kafka.protocol")
     found = [source_of(one) for one in sources]
     if config.tier.state_dir is None and data_dir is None:
         # In any order, the same sources have the same groups.
@@ -131,7 +130,7 @@ def _open_server(
     return serve_node(
         served.data_dir,
         listener,
-        store_url=served.config.tier.store_url,
+        store=served.config.tier.store_url,
         config=served.config,
         clock=clock,
         metrics=metrics,

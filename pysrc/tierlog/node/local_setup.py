@@ -22,6 +22,7 @@ from tierlog.node.node import Node
 from tierlog.node.server import Server
 from tierlog.node.transactions.service import TransactionService
 from tierlog.remote.index_cache.cache import RemoteIndexCache
+from tierlog.remote.store.object_store import ObjectStore
 
 __all__ = ["serve_node"]
 
@@ -35,7 +36,7 @@ async def serve_node(
     data_dir: str,
     listener: socket.socket,
     *,
-    store_url: str | None = None,
+    store: ObjectStore | str | None = None,
     config: Config | None = None,
     clock: Clock | None = None,
     metrics: RemoteLogMetrics | None = None,
@@ -52,7 +53,7 @@ async def serve_node(
         opened.callback(pool.shutdown)
         cluster = await asyncio.to_thread(
             lambda: LocalCluster(
-                data_dir, store_url, config=static, clock=clock, metrics=metrics, report=report
+                data_dir, store, config=static, clock=clock, metrics=metrics, report=report
             )
         )
         opened.push_async_callback(asyncio.to_thread, cluster.close)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.config.topic import TopicConfig
-from tierlog.errors import ConfigError
+from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.index_files import ProducerSnapshot
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.writer.batches import ProducerEpoch, encode_marker
@@ -31,6 +31,7 @@ from tierlog.node.settings import NodeSettings, SettingChange, change_settings
 from tierlog.node.transactions.state_log import STATE_TOPIC, STATE_TOPIC_SETTINGS, StateLog
 from tierlog.node.transactions.types import OFFSETS_TOPIC, Partition
 from tierlog.reader.types import FetchView
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.types import TopicIdPartition, check_topic_name
 
 __all__ = ["STATE", "LocalCluster"]
@@ -45,15 +46,16 @@ _INTERNAL = frozenset({OFFSETS_TOPIC, STATE_TOPIC})
 class LocalCluster:
     """The topics in `data_dir`: ``logs`` is a Kafka log directory, ``state`` is tierlog's own.
 
-    ``on_append`` is called with a partition that has new records, ``on_config`` with settings that
-    have changed; ``report`` receives lines for the operator. ConfigError when the directory or the
-    store belongs to another cluster or process.
+    ``store`` is the URL of the cold tier, or the open store. ``on_append`` is called with a
+    partition that has new records, ``on_config`` with settings that have changed; ``report``
+    receives lines for the operator. ConfigError when the directory or the store belongs to another
+    cluster or process.
     """
 
     def __init__(
         self,
         data_dir: str,
-        store_url: str | None = None,
+        store: ObjectStore | str | None = None,
         *,
         config: Config,
         clock: Clock,
@@ -90,7 +92,7 @@ class LocalCluster:
             self._store.close()
             raise
         try:
-            self.tier = self._open_tier(data_dir, store_url, config, clock, metrics)
+            self.tier = self._open_tier(data_dir, store, config, clock, metrics)
         except BaseException:
             self.logs.close()
             self._store.close()
@@ -101,13 +103,13 @@ class LocalCluster:
     def _open_tier(
         self,
         data_dir: str,
-        store_url: str | None,
+        store: ObjectStore | str | None,
         config: Config,
         clock: Clock,
         metrics: RemoteLogMetrics,
     ) -> NodeTier:
         return open_tier(
-            store_url,
+            store,
             os.path.join(data_dir, STATE),
             cluster_id=self.cluster_id,
             node_id=NODE_ID,
@@ -483,6 +485,62 @@ class LocalCluster:
                     writer.raise_log_start_offset(writer.local_log_start_offset)
                 writer.apply_retention()
         self.logs.flush_rolled()
+
+    # -- without waiting for an interval
+
+    def tier_now(self, timeout_ms: int) -> None:
+        """Roll the tiered partitions, copy all of it to the store, then apply retention. Segments
+        with an open transaction stay.
+
+        ConfigError without a store; TierlogError with the cause when something was not copied."""
+        tiered = self._tiered_partitions()
+        for _, writer, _ in tiered:
+            writer.roll()
+        self._run_tasks(timeout_ms)
+        for partition, writer, log in tiered:
+            last_offset = _last_stable_rolled_offset(writer)
+            if last_offset < writer.log_start_offset or log.highest_remote_offset >= last_offset:
+                continue
+            copied = max(log.highest_remote_offset + 1, writer.log_start_offset)
+            cause = self.tier.failure_of(partition)
+            raise TierlogError(
+                f"{writer.name}: offsets {copied} to {last_offset} are not in the store: "
+                f"{cause or 'see the lines that the node has reported'}"
+            ) from cause
+        self._run_tasks(timeout_ms)
+
+    def expire_now(self, timeout_ms: int) -> None:
+        """Apply the retention of every topic in both tiers."""
+        self.keep_up()
+        if self.tier.manager is not None:
+            self._run_tasks(timeout_ms)
+
+    def _tiered_partitions(self) -> list[tuple[TopicIdPartition, PartitionWriter, LeaderLog]]:
+        if self.tier.manager is None:
+            raise ConfigError("this node has no store: nothing can be tiered")
+        return [
+            (partition, writer, log)
+            for partition, (writer, log, _) in list(self._partitions.items())
+            if writer.topic.remote_storage_enable and not writer.topic.remote_copy_disable
+        ]
+
+    def _run_tasks(self, timeout_ms: int) -> None:
+        """Run every task of the manager once more from now on."""
+        manager = self.tier.manager
+        assert manager is not None
+        # A task that is running has seen the logs as they were.
+        for step in ("end its tasks", "run its tasks"):
+            if not manager.wait_until_idle(timeout_ms):
+                raise TierlogError(f"the node did not {step} in {timeout_ms} ms")
+            if step == "end its tasks":
+                manager.hurry()
+
+
+def _last_stable_rolled_offset(writer: PartitionWriter) -> int:
+    """Return the last offset of the segments that may be copied; -1 without one."""
+    stable_offset = writer.last_stable_offset
+    ends = [one.next_base_offset or 0 for one in writer.view().rolled_segments]
+    return max((end for end in ends if end <= stable_offset), default=0) - 1
 
 
 def _partitions_of(topic: StoredTopic) -> list[TopicIdPartition]:

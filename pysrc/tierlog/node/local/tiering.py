@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 
 from tierlog.clock import Clock
 from tierlog.config import Config
@@ -20,11 +20,13 @@ from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.plugins import make_storage_manager
 from tierlog.remote.segment.layout import claim_cluster
 from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
 from tierlog.tiering.task_pool import TaskFailure
+from tierlog.types import TopicIdPartition
 
 __all__ = ["LeaderLog", "NodeTier", "open_tier"]
 
@@ -107,10 +109,16 @@ class NodeTier:
         storage: RemoteStorageManager,
         metadata: RemoteLogMetadataManager,
         manager: RemoteLogManager | None,
+        failures: Mapping[Hashable, BaseException] | None = None,
     ) -> None:
         self.storage = storage
         self.metadata = metadata
         self.manager = manager
+        self._failures = failures or {}
+
+    def failure_of(self, partition: TopicIdPartition) -> BaseException | None:
+        """Return the error of the partition's last failed task; None without one."""
+        return self._failures.get(partition)
 
     def configure(self, config: Config) -> None:
         """Apply the settings that may change while the node runs."""
@@ -138,13 +146,15 @@ class NodeTier:
 class _Reporter(ManagerListener):
     def __init__(self, report: Callable[[str], object]) -> None:
         self._report = report
+        self.failures: dict[Hashable, BaseException] = {}
 
     def on_task_failure(self, failure: TaskFailure) -> None:
+        self.failures[failure.key] = failure.error
         self._report(f"{failure.pool} of {failure.key}: {failure.error}")
 
 
 def open_tier(
-    store_url: str | None,
+    store: ObjectStore | str | None,
     state_dir: str,
     *,
     cluster_id: str,
@@ -154,14 +164,16 @@ def open_tier(
     metrics: RemoteLogMetrics,
     report: Callable[[str], object],
 ) -> NodeTier:
-    """Open the store of a node. ConfigError when it belongs to another cluster."""
-    if store_url is None:
+    """Open the store of a node, given by its URL unless it is open already. ConfigError when it
+    belongs to another cluster."""
+    if store is None:
         storage = make_storage_manager(None, open_store("memory:///"))
         return NodeTier(storage, InMemoryRemoteLogMetadataManager(), None)
-    store = open_store(store_url)
+    store = open_store(store) if isinstance(store, str) else store
     claim_cluster(store, cluster_id)
     storage = make_storage_manager(config, store)
     metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, _METADATA_FILE))
+    reporter = _Reporter(report)
     manager = RemoteLogManager(
         storage,
         metadata,
@@ -175,8 +187,8 @@ def open_tier(
             cluster_id=cluster_id,
             copy_quota=QuotaManager.for_copies(config.quota, clock),
             metrics=metrics,
-            listener=_Reporter(report),
+            listener=reporter,
             repair=True,
         ),
     )
-    return NodeTier(storage, metadata, manager)
+    return NodeTier(storage, metadata, manager, reporter.failures)
