@@ -26,8 +26,9 @@ STAMPS := $(VENV)/stamps
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: build  ## tier the bundled real Kafka logs, read them back, compare byte for byte
+demo: build  ## tier what a client writes, then real Kafka logs; read all of it back and compare
 	$(BIN)/tierlog demo
+	$(BIN)/tierlog demo tests/data/clean/disk1 tests/data/clean/disk2
 	@echo "To have tierlog on your path: source $(BIN)/activate"
 
 test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs $(STAMPS)/kcat  ## every test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -108,6 +109,22 @@ def test_wheel_installs_into_an_empty_environment(
     install(python, wheel, environment=environment)
     run([python, "-c", IMPORT_BOTH], environment, tmp_path)
     assert "Usage" in run([tmp_path / "venv" / "bin" / "tierlog", "--help"], environment, tmp_path)
+
+
+def test_the_demo_runs_from_the_wheel(
+    wheel: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Without the sources and without any package of the tests."""
+    python = new_venv(tmp_path / "venv")
+    install(python, wheel, environment=environment)
+    bare = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
+    tool, place = python.with_name("tierlog"), tmp_path / "demo"
+    shown = run([tool, "demo", "--format", "json", "--to", place], bare, tmp_path)
+    document = json.loads(shown)
+    assert document["passed"] is True
+    assert document["records"] == document["records_equal"] == document["records_equal_alone"] > 0
+    assert document["mismatches"] == []
+    assert (tmp_path / "demo" / "report.html").is_file()
 
 
 def test_another_package_calls_the_core_without_the_lock(
