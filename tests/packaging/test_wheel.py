@@ -127,6 +127,24 @@ def test_the_demo_runs_from_the_wheel(
     assert (tmp_path / "demo" / "report.html").is_file()
 
 
+def test_pytest_finds_the_node_of_the_wheel(
+    wheel: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    python = new_venv(tmp_path / "venv")
+    install(python, wheel, "pytest>=8.4", environment=environment)
+    bare = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
+    (tmp_path / "test_them.py").write_text(
+        "def test_it(tierlog_node):\n"
+        "    from kafka import KafkaProducer\n"
+        "    tierlog_node.create_topic('orders')\n"
+        "    producer = KafkaProducer(bootstrap_servers=tierlog_node.bootstrap_servers)\n"
+        "    assert producer.send('orders', b'one').get(30).offset == 0\n"
+        "    producer.close()\n"
+        "    tierlog_node.tier_now()\n"
+    )
+    assert "1 passed" in run([python, "-m", "pytest", "-q"], bare, tmp_path)
+
+
 def test_another_package_calls_the_core_without_the_lock(
     wheel: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:

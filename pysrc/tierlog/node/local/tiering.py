@@ -114,7 +114,7 @@ class NodeTier:
         self.storage = storage
         self.metadata = metadata
         self.manager = manager
-        self._failures = failures or {}
+        self._failures = {} if failures is None else failures
 
     def failure_of(self, partition: TopicIdPartition) -> BaseException | None:
         """Return the error of the partition's last failed task; None without one."""
