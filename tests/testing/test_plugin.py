@@ -13,7 +13,7 @@ import pytest
 from tests.pages import ROOT
 
 PAGE = (ROOT / "docs" / "TESTING.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS: list[str] = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 PLUGIN = "tierlog.testing.plugin"
 
 
