@@ -13,10 +13,12 @@ import pytest
 
 from tests.batch_bombs import TOPIC as BOMBS
 from tests.batch_bombs import value_bomb, write_log_dir
-from tests.settings import deleting, fetching, grouping, serving, tiering
+from tests.settings import deleting, fetching, grouping, serving, tiering, topics
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
+from tierlog.config.topic import TOPIC_SETTINGS, topic_config
+from tierlog.errors import ConfigError
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.storage import ObjectStorageManager
@@ -90,7 +92,8 @@ FETCH_LIMIT = {f"{FETCH}.max.bytes.per.second": "2000"}
 LOW_FETCH_LIMIT = {f"{FETCH}.max.bytes.per.second": "300"}
 LATE = {"tierlog.copy.lag.ms": "100000000000000"}
 # Setting: a value, what is observed, and what else is set both times.
-ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
+Row = tuple[str, Observe] | tuple[str, Observe, dict[str, str]]
+ROWS: dict[str, Row] = {
     "log.dirs": (LOG_DIR, tiering.directories),
     "log.index.interval.bytes": ("1000000", offset_indexes),
     "log.segment.bytes": (
@@ -206,15 +209,56 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     ),
 }
 
+TIERED = {"remote.storage.enable": "true"}
+# Of settings of a topic: the value, what observes it, and settings that both topics have.
+TOPIC_ROWS: dict[str, Row] = {
+    "file.delete.delay.ms": ("0", topics.kept_log, {"internal.segment.bytes": "100000"}),
+    "flush.messages": ("1", topics.kept_log),
+    "index.interval.bytes": ("100", topics.kept_log, {"internal.segment.bytes": "100000"}),
+    "local.retention.bytes": ("1", topics.tiered_log, TIERED),
+    "local.retention.ms": ("1", topics.tiered_log, TIERED),
+    "max.message.bytes": ("2000000", topics.kept_log),
+    "message.timestamp.after.max.ms": ("9000000", topics.kept_log),
+    "message.timestamp.before.max.ms": ("9000000", topics.kept_log),
+    "message.timestamp.type": ("LogAppendTime", topics.kept_log),
+    "remote.log.copy.disable": ("true", topics.tiered_log, TIERED),
+    "remote.log.delete.on.disable": ("true", topics.refused_change),
+    "remote.storage.enable": ("true", topics.tiered_log),
+    "retention.bytes": ("5000", topics.kept_log, {"internal.segment.bytes": "5000"}),
+    "retention.ms": ("60000", topics.kept_log, {"internal.segment.bytes": "5000"}),
+    "segment.bytes": ("1048576", topics.kept_log),
+    "internal.segment.bytes": ("5000", topics.kept_log),
+    "segment.index.bytes": ("64", topics.kept_log),
+    "segment.ms": ("600000", topics.kept_log),
+}
+# Only one value is accepted.
+FIXED = {"cleanup.policy"}
+
 
 def test_every_setting_has_a_row() -> None:
     names = [one.name for section in SECTIONS.values() for _, one in settings(section)]
     assert sorted(ROWS) == sorted(names)
+    assert sorted({*TOPIC_ROWS, *FIXED}) == sorted(TOPIC_SETTINGS)
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact", ""])
+def test_a_policy_that_a_node_does_not_have_is_refused(policy: str) -> None:
+    with pytest.raises(ConfigError, match=r"cleanup\.policy: expected delete, found"):
+        topic_config({"cleanup.policy": policy})
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_setting_is_in_force(name: str, tmp_path: Path) -> None:
-    value, observe, *more = ROWS[name]
+    check_in_force(name, ROWS[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", TOPIC_ROWS)
+def test_setting_of_a_topic_is_in_force(name: str, tmp_path: Path) -> None:
+    check_in_force(name, TOPIC_ROWS[name], tmp_path)
+
+
+def check_in_force(name: str, row: Row, tmp_path: Path) -> None:
+    value, observe, *more = row
     base = more[0] if more else {}
 
     def observed(folder: str, properties: dict[str, str]) -> object:

@@ -46,7 +46,8 @@ class TopicConfig(Section):
         "file.delete.delay.ms",
         whole_number(0, MAX_INT64),
         60_000,
-        "Accepted without effect: the files of a deleted segment go at once.",
+        "How long the files of a deleted segment stay, under another name. Those of a deleted "
+        "topic go at once.",
         broker_names=(("log.segment.delete.delay.ms", 1),),
     )
     flush_messages: int = setting(
@@ -60,7 +61,8 @@ class TopicConfig(Section):
         "index.interval.bytes",
         whole_number(0, MAX_INT32),
         4096,
-        "Bytes of log between two entries of an offset index.",
+        "Bytes of log between two entries of an offset index; a change counts from the next "
+        "segment on.",
         broker_names=(("log.index.interval.bytes", 1),),
     )
     local_retention_bytes: int = setting(

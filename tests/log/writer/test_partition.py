@@ -469,3 +469,48 @@ def test_a_look_without_waiting_ends_while_the_log_changes(
     monkeypatch.setattr("tierlog.log.writer.partition.sync_directory", sync)
     writer.flush()
     assert seen == [3, errno.EAGAIN]
+
+
+def test_files_of_deleted_segments_go_after_their_delay(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    topic = topic_config({"internal.segment.bytes": "100", "file.delete.delay.ms": "5000"})
+    writer = open_writer(tmp_path, topic, clock=clock)
+    for _ in range(3):
+        append(writer, batch())
+
+    def renamed() -> list[str]:
+        return sorted(path.name for path in tmp_path.glob("*.deleted"))
+
+    assert writer.delete_segments_below(1) == 1
+    assert f"{0:020d}.log.deleted" in renamed()
+    assert not (tmp_path / f"{0:020d}.log").exists()
+    clock.advance(4999)
+    writer.unlink_renamed()
+    assert renamed()
+    clock.advance(1)
+    writer.unlink_renamed()
+    assert renamed() == []
+    # A start does not wait for the delay, and does not find the segment again.
+    assert writer.delete_segments_below(2) == 1
+    assert renamed()
+    writer.close()
+    again = open_writer(tmp_path, topic, clock=clock)
+    assert renamed() == []
+    assert again.local_log_start_offset == 2
+    again.close()
+
+
+def test_a_new_index_interval_counts_from_the_next_segment_on(tmp_path: Path) -> None:
+    few, many = ({"index.interval.bytes": text} for text in ("100000", "1"))
+    writer = open_writer(tmp_path, topic_config(few))
+    for number in range(2):
+        for sequence in range(10):
+            append(writer, of_producer(10 * number + sequence))
+        writer.configure(topic_config(many))
+        writer.roll()
+    sizes = [(tmp_path / f"{base:020d}.index").stat().st_size // 8 for base in (0, 10)]
+    assert sizes == [0, 9]
+    # The producer is known across the change.
+    assert refusal(writer, of_producer(30)) is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(writer, of_producer(20)) == 20
+    writer.close()

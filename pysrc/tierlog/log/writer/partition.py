@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -100,15 +101,19 @@ class PartitionWriter:
         # Rolled segments whose files are not synced yet, and are therefore still open.
         self._unsynced: list[ActiveSegment] = []
         self._unflushed_records = 0
+        # Renamed files of deleted segments, each with the time from which on it may go.
+        self._renamed: deque[tuple[int, str]] = deque()
         self._take(self._open(listed.recovery_point or 0, is_clean=is_clean))
         first = self._segments[0].files.base_offset if self._segments else self._active.base_offset
         if listed.log_start_offset is None:
             self.log_start_offset = first
 
     def _open(self, recovery_point: int, *, is_clean: bool) -> OpenedLog:
+        # As in Kafka, a change counts from the next segment on.
+        self._index_interval_bytes = self.topic.index_interval_bytes
         request = OpenRequest(
             directory=self.directory,
-            index_interval_bytes=self.topic.index_interval_bytes,
+            index_interval_bytes=self._index_interval_bytes,
             recovery_point=recovery_point,
             log_start_offset=self.log_start_offset,
             is_clean=is_clean,
@@ -314,6 +319,9 @@ class PartitionWriter:
         snapshot = old.finish(now_ms, expiration_ms)
         self._producers.expire(now_ms - expiration_ms)
         self._write_snapshot(base_offset, snapshot)
+        if self._index_interval_bytes != self.topic.index_interval_bytes:
+            self._index_interval_bytes = self.topic.index_interval_bytes
+            self._indexer = _core.SegmentIndexer(base_offset, self._index_interval_bytes, snapshot)
         self._active = ActiveSegment(self.directory, base_offset, self._indexer, now_ms)
         files = rolled_files(self.directory, old.base_offset, base_offset)
         self._segments.append(RolledSegment(files=files, newest_ms=newest_ms))
@@ -437,7 +445,31 @@ class PartitionWriter:
             for one in [one for one in self._unsynced if one.base_offset == base]:
                 self._unsynced.remove(one)
                 one.close()
+            self._rename(base)
+
+    def _rename(self, base: int) -> None:
+        """Rename the files of a segment, as Kafka does, so that no start finds it again; they go
+        after file.delete.delay.ms."""
+        if not self.topic.file_delete_delay_ms:
             self._unlink(base)
+            return
+        due_ms = self._clock.monotonic_ms() + self.topic.file_delete_delay_ms
+        for kind in (*_KINDS, "snapshot"):
+            path = segment_path(self.directory, base, kind)
+            if os.path.lexists(path):
+                os.rename(path, f"{path}.deleted")
+                self._renamed.append((due_ms, f"{path}.deleted"))
+
+    def unlink_renamed(self) -> None:
+        """Delete the files of deleted segments whose delay is over. After a restart none are left.
+
+        The oldest goes first: a delay that became shorter counts from the next segment on.
+        """
+        with self._lock, self._stopping():
+            now_ms = self._clock.monotonic_ms()
+            while self._renamed and self._renamed[0][0] <= now_ms:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._renamed.popleft()[1])
 
     def _unlink(self, base: int) -> None:
         for kind in (*_KINDS, "snapshot"):

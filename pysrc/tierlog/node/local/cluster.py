@@ -475,16 +475,22 @@ class LocalCluster:
         return self._store.next_producer_id()
 
     def keep_up(self) -> None:
-        """Sync rolled segments, apply retention to topics that are not tiered, and write the
-        checkpoints. A node calls it at intervals."""
+        """Sync rolled segments, apply retention to topics that are not copied, delete files whose
+        delay is over, and write the checkpoints. A node calls it at intervals."""
         for writer in self.logs.writers():
-            is_copied = self._is_tiered(writer) and not writer.topic.remote_copy_disable
-            if writer.failure is None and not is_copied:
-                if not self._is_tiered(writer):
-                    # A task that was running when tiering ended may have deleted local segments.
-                    writer.raise_log_start_offset(writer.local_log_start_offset)
-                writer.apply_retention()
+            if writer.failure is None:
+                self._apply_retention(writer)
+                writer.unlink_renamed()
         self.logs.flush_rolled()
+
+    def _apply_retention(self, writer: PartitionWriter) -> None:
+        is_tiered = self._is_tiered(writer)
+        if is_tiered and not writer.topic.remote_copy_disable:
+            return
+        if not is_tiered:
+            # A task that was running when tiering ended may have deleted local segments.
+            writer.raise_log_start_offset(writer.local_log_start_offset)
+        writer.apply_retention()
 
     # -- without waiting for an interval
 
