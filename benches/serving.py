@@ -61,7 +61,7 @@ class Served:
 
 
 def batches_of(segment: Path, size_bytes: int) -> list[bytes]:
-    """Return the first batches of a segment, about so many bytes of them."""
+    """Return the batches that lie whole in the first `size_bytes` of a segment."""
     data, table = segment.read_bytes(), scan_segment(segment, verify_crc=False)
     borders = [*table.position.tolist(), table.stop_position]
     return [data[start:end] for start, end in pairwise(borders) if end <= size_bytes]

@@ -3,12 +3,12 @@
     fetcher = Fetcher(host, reads, pool=ReaderPool(...), quotas=FetchQuotas(...))
     response = await fetcher.fetch(request)          # or fetcher.fetch_sync(request)
 
-Local partitions are read on the calling thread, those of an event loop on a thread of its executor,
-or at once when that takes neither the disk nor a lock. Remote ones are read by the threads of a
-bounded pool. A
-request with remote partitions is answered when all of them are read, or after
-``max_remote_wait_ms`` without those that are not. A later result waits for the next request that
-asks for the same. An error of one partition is the answer for that partition alone.
+Local partitions are read on the calling thread. An event loop reads them itself when the read needs
+neither the disk nor a lock, else on a thread of its executor. Remote partitions are read by the
+threads of a bounded pool. A request with remote partitions is answered when all of them are read,
+or after ``max_remote_wait_ms`` without those that are not. A result that arrives after its request
+was answered is kept for the next request for the same data. An error of one partition is the answer
+for that partition alone.
 """
 
 from __future__ import annotations

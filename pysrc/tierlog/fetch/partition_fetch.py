@@ -54,7 +54,7 @@ class PartitionFetch:
         minimum_one: bool,
         at_once: bool,
     ) -> PartitionFetch:
-        """Return the fetch when `left_bytes` of the response are left."""
+        """Return the fetch limited to `left_bytes`, which are still free in the response."""
         if request.replica_id != CONSUMER:
             upper_offset = view.log_end_offset
         elif request.isolation_level is IsolationLevel.READ_COMMITTED:

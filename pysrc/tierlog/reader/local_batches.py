@@ -214,7 +214,7 @@ def _scan_from(
             wanted_end = min(run.position_of(row) + asked.max_bytes, size_bytes)
             if row == 0 or run.end_position >= wanted_end:
                 return run, row
-            # Batches before the offset took up the range: read again from the right one on.
+            # The range held mostly batches before the offset: read again from that of the offset.
             position, window = run.position_of(row), max_bytes + _SLACK_BYTES
             continue
         at_end = run.end_position >= size_bytes

@@ -73,7 +73,7 @@ class Reader:
 
     def end(self) -> int:
         """The offset after the last record that a reader may see."""
-        return self._consumer.get_watermark_offsets(self._at, 30)[1]
+        return int(self._consumer.get_watermark_offsets(self._at, 30)[1])
 
     def close(self) -> None:
         self._consumer.close()

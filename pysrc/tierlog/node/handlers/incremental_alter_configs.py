@@ -9,7 +9,7 @@ from kafka.protocol.admin import IncrementalAlterConfigsRequest, IncrementalAlte
 
 from tierlog.node.connection import Client
 from tierlog.node.error_codes import ErrorCode
-from tierlog.node.handlers.resources import Outcome, alter
+from tierlog.node.handlers.resources import Outcome, alter, alter_each
 from tierlog.node.node import Node
 from tierlog.node.settings import Operation, SettingChange
 
@@ -25,21 +25,9 @@ _OPERATIONS = frozenset(Operation)
 
 async def handle(node: Node, request: Any, client: Client) -> Any:
     """Change the settings of one resource after the other."""
-    named = [(one.resource_type, one.resource_name) for one in request.resources]
-    answers = []
-    for asked, name in zip(request.resources, named, strict=True):
-        outcome: Outcome = ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
-        if named.count(name) == 1:
-            outcome = await _change(node, asked, bool(request.validate_only))
-        code, text = outcome
-        answers.append(
-            _Answer(
-                error_code=code,
-                error_message=text,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
-            )
-        )
+    answers = await alter_each(
+        request, _Answer, lambda asked: _change(node, asked, bool(request.validate_only))
+    )
     return IncrementalAlterConfigsResponse(throttle_time_ms=0, responses=answers)
 
 

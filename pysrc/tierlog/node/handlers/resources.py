@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import IntEnum
+from typing import Any
 
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.node.error_codes import READ_ONLY, ErrorCode, error_code_of
@@ -12,7 +13,7 @@ from tierlog.node.node import LocalTopics, Node
 from tierlog.node.settings import SettingChange
 from tierlog.types import check_topic_name
 
-__all__ = ["Outcome", "ResourceType", "alter", "find_fault"]
+__all__ = ["Outcome", "ResourceType", "alter", "alter_each", "find_fault"]
 
 # A code, and the text that goes with it.
 Outcome = tuple[ErrorCode, str | None]
@@ -42,6 +43,29 @@ def find_fault(node: Node, kind: int, name: str) -> Outcome | None:
         return None
     text = f"Unexpected broker id, expected {node.view.node_id} or empty string, found {name}"
     return ErrorCode.INVALID_REQUEST, text
+
+
+async def alter_each(
+    request: Any, answer_type: type[Any], change: Callable[[Any], Awaitable[Outcome]]
+) -> list[Any]:
+    """Change one resource of a request after the other; return their answers. A resource that the
+    request names more than once is not changed."""
+    named = [(one.resource_type, one.resource_name) for one in request.resources]
+    answers = []
+    for asked, name in zip(request.resources, named, strict=True):
+        outcome: Outcome = ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+        if named.count(name) == 1:
+            outcome = await change(asked)
+        code, text = outcome
+        answers.append(
+            answer_type(
+                error_code=code,
+                error_message=text,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+        )
+    return answers
 
 
 async def alter(
