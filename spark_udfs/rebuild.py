@@ -452,8 +452,8 @@ def _errors(source: str) -> Iterator[None]:
         yield
     except SPARK_ERRORS as error:
         raise TierlogError(
-            f"{source}: Spark gave up: {one_line(error)}; what is done stays done: run it "
-            "again when that is mended"
+            f"{source}: Spark gave up: {one_line(error)}; finished work is kept: run it "
+            "again when the cause is mended"
         ) from error
 
 

@@ -93,7 +93,8 @@ class BrokerClient:
         """Return the state of `partitions`; the result leaves out those that the cluster does not
         have.
 
-        BrokerUnavailableError when no broker answers in time, ConfigError for another cluster.
+        Raises BrokerUnavailableError when no broker answers in time, ConfigError for another
+        cluster.
         """
         from confluent_kafka import KafkaException
 
@@ -103,8 +104,8 @@ class BrokerClient:
             raise self._unavailable(error) from error
 
     def cluster_id(self) -> str | None:
-        """Return the id of the broker's cluster, None before 0.10.1. BrokerUnavailableError when
-        the broker does not answer in time."""
+        """Return the id of the broker's cluster, None before 0.10.1. Raises BrokerUnavailableError
+        when the broker does not answer in time."""
         from confluent_kafka import KafkaException
 
         try:
@@ -117,8 +118,8 @@ class BrokerClient:
     def topic_ids(self, names: Collection[str]) -> dict[str, str | None]:
         """Return the topic ids of these names; None: the topic does not exist.
 
-        The result leaves out names without a clear answer. BrokerUnavailableError when no broker
-        answers in time or names its cluster; ConfigError for another cluster.
+        The result leaves out names without a clear answer. Raises BrokerUnavailableError when no
+        broker answers in time or names its cluster; raise ConfigError for another cluster.
         """
         from confluent_kafka import KafkaException, TopicCollection
 

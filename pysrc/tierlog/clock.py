@@ -73,7 +73,7 @@ class ManualClock:
         self.sleep(duration_ms)
 
     def advance(self, duration_ms: int) -> None:
-        """Advance both clocks by `duration_ms`; ValueError when it is negative."""
+        """Advance both clocks by `duration_ms`; raise ValueError when it is negative."""
         if duration_ms < 0:
             raise ValueError(f"time does not go back: {duration_ms} ms")
         with self._lock:

@@ -168,7 +168,7 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     def to_binary(self) -> pa.Array:
         """Return a ``pyarrow`` array of type ``binary`` with copied values, for software without
-        views. OverflowError above 2^31 - 1 bytes."""
+        views. Raises OverflowError above 2^31 - 1 bytes."""
         pa = _pyarrow()
         end = self._first + self._count
         offsets, data = self._native.to_binary(self._buffers, self._first, end)
@@ -432,8 +432,8 @@ class RecordColumns:
         value and headers.
 
         With `views`, keys, values and headers are ``binary_view`` columns over the same memory.
-        Without, they are copied into ``binary`` columns, which every function of pyarrow
-        takes; OverflowError when one column has more than 2^31 - 1 bytes.
+        Without, they are copied into ``binary`` columns, which every function of pyarrow takes;
+        raise OverflowError when one column has more than 2^31 - 1 bytes.
 
         pyarrow cannot do everything with views:
 

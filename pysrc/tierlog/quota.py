@@ -64,7 +64,7 @@ class QuotaManager:
         for records in tierlog.read(url, "orders", 0, fetch_quota=quota): ...
 
     ``name`` appears in errors. Only this manager uses the sensor: all its times come from
-    ``clock``. ConfigError when the mode reserves and the sensor measures elapsed time.
+    ``clock``. Raises ConfigError when the mode reserves and the sensor measures elapsed time.
     """
 
     def __init__(
@@ -228,9 +228,9 @@ class QuotaManager:
     ) -> int:
         """Block while the quota is exceeded; return the ms of the wait.
 
-        ``cancelled`` is called at least once a second and at once after `wake`;
+        ``cancelled`` is called at least once a second and at once after `wake`; raise
         QuotaWaitCancelledError when it returns True. ``on_wait`` is called as often with the
-        estimated ms left. ClosedError after `close`.
+        estimated ms left. Raises ClosedError after `close`.
         """
         return self._until_admitted(self._sensor.throttle_ms, cancelled, on_wait)[1]
 

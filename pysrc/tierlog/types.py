@@ -57,7 +57,8 @@ class StopReason(StrEnum):
 
 
 def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:
-    """Kafka's 22-character text of a UUID or of its 16 bytes. ValueError for another length."""
+    """Kafka's 22-character text of a UUID or of its 16 bytes. Raises ValueError for another
+    length."""
     raw = value.bytes if isinstance(value, uuid.UUID) else bytes(value)
     if len(raw) != 16:
         raise ValueError(f"a uuid has 16 bytes, not {len(raw)}")
@@ -72,7 +73,8 @@ def check_kafka_uuid(text: str) -> str:
 
 
 def kafka_uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of Kafka's text form. ValueError when it is not the canonical text."""
+    """Return the 16 bytes of Kafka's text form. Raises ValueError when it is not the canonical
+    text."""
     return base64.urlsafe_b64decode(check_kafka_uuid(text) + "==")
 
 
@@ -87,8 +89,8 @@ def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 def derived_topic_id(cluster_id: str, topic: str) -> str:
     """Return the archive id of a topic without an id of its cluster.
 
-    It is a version-5 UUID of the cluster id and the name, so all brokers agree. The
-    topics of brokers up to 2.7 have no ids. ValueError for a name that Kafka does not allow.
+    It is a version-5 UUID of the cluster id and the name, so all brokers agree. The topics of
+    brokers up to 2.7 have no ids. Raises ValueError for a name that Kafka does not allow.
     """
     # A topic name has no slash, so no two pairs have the same text.
     return kafka_uuid(uuid.uuid5(_TOPIC_NAMESPACE, f"{cluster_id}/{check_topic_name(topic)}"))
@@ -128,8 +130,8 @@ def shown_url(text: str) -> str:
 class TopicIdPartition:
     """One partition of one topic incarnation (``org.apache.kafka.common.TopicIdPartition``).
 
-    A topic that is deleted and created again has the same name and another id. ValueError for a
-    name, id or number that is not valid in Kafka.
+    A topic that is deleted and created again has the same name and another id. Raises ValueError
+    for a name, id or number that is not valid in Kafka.
     """
 
     topic_id: str

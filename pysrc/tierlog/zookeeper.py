@@ -29,8 +29,8 @@ class ZooKeeperSettings:
     ``on_change`` gets all settings, the broker's own over the default, once at the start and after
     each change, in a thread of the client. ``on_state`` gets an error text when the connection is
     lost or a node is unreadable, and None when all is well again; the last settings hold meanwhile.
-    ``connect`` is ``host:port[,host:port][/chroot]``. ZooKeeperError when no server answers within
-    `timeout_s`, ConfigError when the client library is not installed.
+    ``connect`` is ``host:port[,host:port][/chroot]``. Raises ZooKeeperError when no server answers
+    within `timeout_s`, ConfigError when the client library is not installed.
     """
 
     def __init__(

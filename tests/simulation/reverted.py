@@ -74,11 +74,6 @@ def _first_finished(self: Any) -> Any:
     return self._finished()
 
 
-def _is_silent_only(_self: Any, leader: Any, answer: Any, written_epoch: int) -> bool:
-    old = leader.epoch is None or leader.epoch < written_epoch
-    return answer.leader_id is None and leader.broker_id == _self._node_id and old
-
-
 # What each name replaces.
 REVERTED: dict[str, _Patches] = {
     "A1 missing offsets are no gap": (("tierlog.reader.gaps.missing_offsets", _no_gaps),),
@@ -116,9 +111,6 @@ REVERTED: dict[str, _Patches] = {
     "S deposed leaders leave deletions undone": (
         ("tierlog.sidecar.strays.StraySettler._is_own_deletion", _false),
     ),
-    "S an old answer makes a leader": (
-        ("tierlog.sidecar.last_answers.LastAnswers._may_be_deposed", _is_silent_only),
-    ),
 }
 
 # A seed that finds it and holds without it: what `python -m tests.simulation.reverted` printed.
@@ -149,6 +141,8 @@ OUT_OF_REACH = {
     "I10 directories read short": "tests/reader/test_local_damage.py",
     "I11 a full store looks healthy": "tests/sidecar/test_failing_disk.py",
     "I12 bounds, URLs, schemas, loaders, hosts": "tests/remote/segment/test_indexes.py",
+    # It needs an answer that is older than the broker's own log, which random runs rarely have.
+    "S an old answer makes a leader": "tests/simulation/test_findings.py",
 }
 
 

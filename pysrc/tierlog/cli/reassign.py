@@ -265,7 +265,7 @@ def _execute(admin: ClusterAdmin, given: dict[str, Any]) -> int:
 
 
 def _refuse_endless(admin: ClusterAdmin, target: Assignment, given: dict[str, Any]) -> None:
-    """Show the estimate; ConfigError when the move never ends under its throttle."""
+    """Show the estimate; raise ConfigError when the move never ends under its throttle."""
     from tierlog.clock import SystemClock
     from tierlog.tools.reassign.estimate import check_throttle, estimate_move
     from tierlog.tools.reassign.facts import measure_cluster, require_partitions

@@ -299,7 +299,7 @@ class Setting:
         return value
 
     def check(self, value: Any) -> None:
-        """ConfigError when a value cannot be this setting's."""
+        """Raises ConfigError when a value cannot be this setting's."""
         if not self.kind.accepts(value):
             found = "another value" if self.private else repr(value)
             raise ConfigError(f"{self.name}: expected {self.kind.what}, found {found}")

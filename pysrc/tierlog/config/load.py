@@ -217,7 +217,7 @@ def _given(
 
 
 def _let_pass(key: str, source: str) -> None:
-    """Accept a key of Kafka; ConfigError for an unknown key."""
+    """Accept a key of Kafka; raise ConfigError for an unknown key."""
     if key in LEFT_TO_KAFKA or key in _TOPIC_DEFAULTS:
         return
     if key.startswith(_OWN_NAMESPACES) or get_close_matches(key, _BY_NAME, 1, _SLIP_OF_THE_PEN):

@@ -186,7 +186,7 @@ class TopicConfig(Section):
 
     def check_tiering(self, before: TopicConfig | None) -> None:
         """Check what Kafka checks when settings of a topic are given or changed; `before` are the
-        present ones. ConfigError when they do not go together (KIP-405, KIP-950)."""
+        present ones. Raises ConfigError when they do not go together (KIP-405, KIP-950)."""
         if not self.remote_storage_enable:
             if before is not None and before.remote_storage_enable:
                 self._check_switch_off()
@@ -223,7 +223,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {one.name: one for _, one in settings(Topic
 
 
 def topic_config(properties: Mapping[str, str]) -> TopicConfig:
-    """Return the settings of a topic; ConfigError for an unknown name or an impossible value."""
+    """Return the settings of a topic; raise ConfigError for an unknown name or an impossible
+    value."""
     fields = {one.name: name for name, one in settings(TopicConfig)}
     values = {}
     for key, text in properties.items():

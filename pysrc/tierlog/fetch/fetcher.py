@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from tierlog.clock import Clock, SystemClock
 from tierlog.errors import ClosedError, GapError
 from tierlog.fetch.decision import decide_fetch, decide_leader_epoch
+from tierlog.fetch.failure_lines import FailureLines
 from tierlog.fetch.offsets import (
     OffsetAnswer,
     OffsetReader,
@@ -136,7 +137,8 @@ class Fetcher:
     """Answers fetches of one host's partitions. Any thread, any number of event loops.
 
     Without ``remote`` nothing is tiered here. The host calls `notify` when a partition has new
-    records; otherwise a request that waits for ``min_bytes`` waits for its full time.
+    records; otherwise a request that waits for ``min_bytes`` waits for its full time. ``report``
+    receives lines about errors of this host and its store.
     """
 
     def __init__(
@@ -152,6 +154,7 @@ class Fetcher:
         local_memory: FetchMemory | None = None,
         max_remote_wait_ms: int = MAX_REMOTE_WAIT_MS,
         on_close: Callable[[], object] | None = None,
+        report: Callable[[str], object] = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
         self._on_close = on_close
@@ -165,6 +168,7 @@ class Fetcher:
         self._clock = clock or SystemClock()
         self._metrics = metrics or RemoteLogMetrics(self._clock)
         self.max_remote_wait_ms = max_remote_wait_ms
+        self._failures = FailureLines(report, self._clock)
         self._local = LocalBatchReader(memory=local_memory)
         # As the host's `view`, but BlockingIOError instead of a wait. With it an event loop reads
         # small local fetches from the page cache itself.
@@ -211,7 +215,9 @@ class Fetcher:
         a search asks of the store counts for the quotas of `client_id` and the topic; it waits
         while they are used up."""
         search = _Search(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
-        return await self._run_async(self._offset_steps(search, timeout_ms))
+        answer = await self._run_async(self._offset_steps(search, timeout_ms))
+        self._failures.add(partition, answer.error, answer.text)
+        return answer
 
     def list_offset_sync(
         self,
@@ -225,7 +231,9 @@ class Fetcher:
     ) -> OffsetAnswer:
         """See `list_offset`; blocks the calling thread."""
         search = _Search(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
-        return self._run_here(self._offset_steps(search, timeout_ms))
+        answer = self._run_here(self._offset_steps(search, timeout_ms))
+        self._failures.add(partition, answer.error, answer.text)
+        return answer
 
     def _fetch_steps(
         self, request: FetchRequest, *, at_once: bool = False
@@ -594,6 +602,8 @@ class Fetcher:
         for row in list(attempt.tickets):
             if not attempt.take(row):
                 self._metrics.fetch_expired()
+        for answer in attempt.answers if attempt.failed else ():
+            self._failures.add(answer.partition, answer.error, answer.text)
         return FetchResponse(partitions=tuple(attempt.answers))
 
     def _is_answer(self, request: FetchRequest, attempt: _Attempt) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from tierlog.arguments import (
@@ -45,6 +46,7 @@ __all__ = ["open_fetcher", "open_index_cache"]
     metrics=optional(instance_of("RemoteLogMetrics", RemoteLogMetrics)),
     clock=optional(having("a Clock", "now_ms", "monotonic_ms")),
     on_gap=FUNCTION_OR_WORD,
+    report=FUNCTION,
 )
 def open_fetcher(
     host: FetchHost,
@@ -57,6 +59,7 @@ def open_fetcher(
     metrics: RemoteLogMetrics | None = None,
     clock: Clock | None = None,
     on_gap: OnGap = "fail",
+    report: Callable[[str], object] = lambda _: None,
 ) -> Fetcher:
     """Return a fetcher of `host`'s partitions. `config` sets threads, queue, memory, waits and
     quotas.
@@ -69,6 +72,9 @@ def open_fetcher(
     If the tier lacks an offset that it should have, a fetch of this offset is answered with
     KAFKA_STORAGE_ERROR. With ``on_gap`` "skip", the answer has the records after the gap. The same
     holds if ``on_gap`` is a function, which is called with the error.
+
+    ``report`` receives a line when a fetch is answered with UNKNOWN_SERVER_ERROR or
+    KAFKA_STORAGE_ERROR, at most one a second.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
@@ -96,11 +102,8 @@ def open_fetcher(
         )
         opened.callback(pool.close)
         memory.on_shortage(pool.drop_late)
-        metrics.watch_pool("reader", pool)
-        metrics.watch_quota("fetch", quotas.broker)
-        metrics.watch_read_ahead(remote)
         metrics.count_clients(settings.remote_log.metrics_max_clients)
-        metrics.watch_index_cache(index_cache)
+        _watch(metrics, pool, quotas, remote, index_cache)
         return Fetcher(
             host,
             remote,
@@ -112,8 +115,22 @@ def open_fetcher(
             local_memory=FetchMemory(settings.remote_log.local_memory_bytes, clock=clock),
             max_remote_wait_ms=settings.remote_log.fetch_max_wait_ms,
             on_close=opened.pop_all().close,
+            report=report,
             clock=clock,
         )
+
+
+def _watch(
+    metrics: RemoteLogMetrics,
+    pool: ReaderPool,
+    quotas: FetchQuotas,
+    remote: RemoteBatchReader,
+    index_cache: RemoteIndexCache,
+) -> None:
+    metrics.watch_pool("reader", pool)
+    metrics.watch_quota("fetch", quotas.broker)
+    metrics.watch_read_ahead(remote)
+    metrics.watch_index_cache(index_cache)
 
 
 def open_index_cache(

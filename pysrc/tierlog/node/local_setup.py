@@ -72,6 +72,7 @@ async def serve_node(
             index_cache=index_cache,
             metrics=metrics,
             clock=clock,
+            report=report,
         )
         opened.push_async_callback(asyncio.to_thread, fetcher.close)
         cluster.on_append = fetcher.notify

@@ -50,7 +50,7 @@ async def serve_archive(
         opened.push_async_callback(archive.close)
         groups = await asyncio.to_thread(_open_groups, opened, config, clock, report)
         opened.push_async_callback(groups.close)
-        node = _make_node(archive, groups, config, clock, metrics)
+        node = _make_node(archive, groups, config, clock, metrics, report)
         opened.push_async_callback(asyncio.to_thread, node.fetcher.close)
         server = Server(node, listener, report)
         opened.push_async_callback(server.close)
@@ -74,9 +74,16 @@ def _make_node(
     config: Config,
     clock: Clock,
     metrics: RemoteLogMetrics | None,
+    report: Callable[[str], object],
 ) -> Node:
     fetcher = open_fetcher(
-        archive, archive.storage, archive.metadata, config=config, metrics=metrics, clock=clock
+        archive,
+        archive.storage,
+        archive.metadata,
+        config=config,
+        metrics=metrics,
+        clock=clock,
+        report=report,
     )
     archive.on_change = fetcher.notify
     return Node(

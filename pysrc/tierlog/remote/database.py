@@ -1,7 +1,8 @@
-"""An SQLite file of the state directory: locked for one process, verified before its use.
+"""An SQLite file of the state directory. It is locked for one process and verified before it is
+used.
 
 Each row of a table ends with a checksum of its values (`with_checksum`). Commits are synchronous
-(WAL, ``synchronous=FULL``): a committed change survives a power cut. The process holds a lock on
+(WAL, ``synchronous=FULL``), so a committed change survives a power cut. The process holds a lock on
 ``<file>.lock``, which the kernel releases when the process ends.
 """
 
@@ -21,7 +22,8 @@ from tierlog.remote.file_io import make_durable_folder, sync_folder
 
 __all__ = ["Database", "DatabaseSchema", "with_checksum"]
 
-# SQLite's file header, and the positions of its fields that are checked here.
+# Size and magic of SQLite's file header, and the positions of the header fields that are checked
+# here.
 _HEADER_BYTES = 100
 _MAGIC = b"SQLite format 3\0"
 _PAGE_SIZE_POSITION = 16
@@ -29,7 +31,7 @@ _PAGE_COUNT_POSITION = 28
 _USER_VERSION_POSITION = 60
 _APPLICATION_ID_POSITION = 68
 _ROWS = 1_024
-# After these errors the file is unchanged, so the next change may be tried.
+# These errors leave the file unchanged, so the next change may be tried.
 _HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
 
 
@@ -37,10 +39,10 @@ _HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
 class DatabaseSchema:
     """The tables of a kind of file.
 
-    ``versions`` has the statements of each version that is read; ``upgrade`` rewrites a file of an
-    earlier version as the present ``version``, within a transaction, and raises TypeError or
-    ValueError for impossible rows. ``rows`` names what the rows describe, ``remedy`` says what to
-    do about a damaged file.
+    ``versions`` maps each version that can be read to its SQL statements. ``upgrade`` rewrites a
+    file of an earlier version as the present ``version``, within a transaction; it raises TypeError
+    or ValueError for impossible rows. ``rows`` names the things that the rows describe. ``remedy``
+    tells the user what to do about a damaged file.
     """
 
     application_id: int
@@ -52,20 +54,22 @@ class DatabaseSchema:
 
     @property
     def statements(self) -> list[str]:
-        """The statements that make the tables of the present version."""
+        """The SQL statements that create the tables of the present version."""
         return [text for text in self.versions[self.version].split(";") if text.strip()]
 
 
 def with_checksum(*values: object) -> tuple[object, ...]:
-    """Return a row with its checksum."""
+    """Return the row of `values` and their checksum."""
     return *values, _core.row_checksum(values)
 
 
 class Database:
-    """The SQLite file `path`, created if missing, in the present schema. Not thread-safe.
+    """The SQLite file `path` in the present schema. It is created if it is missing. Not
+    thread-safe.
 
-    RemoteMetadataError when another process has it open or it cannot be opened, CorruptDataError
-    when it is not such a database. A child must not use it after a fork.
+    Raises RemoteMetadataError when another process has the file open or the file cannot be opened,
+    and CorruptDataError when it is not such a database. A child process must not use the object
+    after a fork.
     """
 
     def __init__(self, path: str, schema: DatabaseSchema) -> None:
@@ -93,7 +97,8 @@ class Database:
         os.close(self._lock_descriptor)
 
     def rows(self, query: str, *parameters: object) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of `query`; CorruptDataError for damage, else RemoteMetadataError."""
+        """Yield the rows of `query`. Raises CorruptDataError when the file is damaged, and
+        RemoteMetadataError for any other failure."""
         self._check_process()
         try:
             for row in self.connection.execute(query, parameters):  # noqa: UP028
@@ -104,8 +109,9 @@ class Database:
     def checked_rows(
         self, query: str, *parameters: object, subject: str
     ) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of `query`, which selects all columns of a table. Raises as `rows`, and
-        CorruptDataError for a row with a wrong checksum. `subject` names the table in errors."""
+        """Yield the rows of `query`, which selects all columns of a table. `subject` names the
+        table in errors. Raises the same errors as `rows`, and CorruptDataError for a row with a
+        wrong checksum."""
         self._check_process()
         try:
             cursor = self.connection.execute(query, parameters)
@@ -118,8 +124,8 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit all changes of the body or none. After an I/O error no more changes are accepted:
-        the state on disk is unknown until the file is opened again."""
+        """Commit all changes of the body or none. After an I/O error no more changes are accepted,
+        because the state on disk is unknown until the file is opened again."""
         self._check_process()
         if self.failure is not None:
             raise RemoteMetadataError(
@@ -174,16 +180,17 @@ class Database:
                     self._schema.upgrade(database)
             except (TypeError, ValueError) as error:
                 raise self.bad_row(error) from None
-        # SQLite ignores an error when it syncs the name of its write-ahead log, which exists by now
-        # and has every later commit.
+        # SQLite ignores an error when it syncs the name of its write-ahead log, so sync the folder
+        # here. The log exists by now, and every later commit is in it.
         sync_folder(os.path.dirname(self.path))
 
     def _check_version(self) -> int:
-        """Check and return the schema's version, 0 for an empty file."""
+        """Check and return the version of the schema; 0 for an empty file."""
         found = self._schema_objects()
         application_id = self._read_pragma("application_id")
         version = self._read_pragma("user_version")
-        # Version and tables were written in one commit: a version without tables is damage.
+        # Version and tables were written in one commit, so a file with a version but no tables is
+        # damaged.
         expected_id, versions = self._schema.application_id, self._schema.versions
         if not found and version == 0 and application_id in (0, expected_id):
             return 0
@@ -214,7 +221,8 @@ class Database:
         return version
 
     def _schema_objects(self) -> set[str]:
-        """Return the SQL of every table, index, trigger and view, except SQLite's own."""
+        """Return the SQL of every table, index, trigger and view that SQLite did not create
+        itself."""
         rows = self.connection.execute("SELECT type, name, sql FROM sqlite_schema")
         return {
             _one_line(str(sql))
@@ -228,7 +236,8 @@ class Database:
         return int(found)
 
     def _check_size(self) -> None:
-        """Detect a truncated file when it is opened, before a query needs its missing end."""
+        """Detect a truncated file now, when it is opened, instead of when a query needs the missing
+        part."""
         wal = f"{self.path}-wal"
         if not os.path.isfile(self.path) or (os.path.exists(wal) and os.path.getsize(wal)):
             return
@@ -269,9 +278,10 @@ class Database:
             )
 
     def _to_error(self, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
-        """Return CorruptDataError for damage, else a RemoteMetadataError (no access, no space). For
-        damage in the schema, SQLite's message quotes it, and may not be valid text."""
-        # The sqlite3 module itself reports invalid text, without an error code.
+        """Return a CorruptDataError when the file is damaged, else a RemoteMetadataError (for
+        example no access, no space). SQLite's message quotes a damaged schema, and may then be
+        invalid text."""
+        # An error without an error code comes from the sqlite3 module, which found invalid text.
         has_code = getattr(error, "sqlite_errorcode", None) is not None
         if isinstance(error, sqlite3.OperationalError) and has_code:
             return RemoteMetadataError(f"{self.path}: cannot open the database: {error}")

@@ -1,4 +1,4 @@
-"""Complete writes and durable names of local files."""
+"""Write local files completely, and make their bytes and names durable."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITE_BYTES", "make_durable_folder", "sync_file", "sync_folder", "write_all"]
 
-# The page cache serves a file best when it was written in chunks of at least this size. With much
-# larger chunks the kernel looks for pages of that size, which can take four times as long.
+# Reads from the page cache are fastest when the file was written in chunks of at least this size.
+# For much larger chunks, the kernel looks for pages of the chunk's size, and the write can take
+# four times as long.
 WRITE_BYTES = 256 << 10
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def write_all(descriptor: int, data: Buffer, position: int | None = None) -> int:
-    """Write all of `data` at a byte position (None: the present one); return its size in bytes."""
+    """Write all of `data` at byte `position`, or at the descriptor's own position for None. Return
+    the size of `data` in bytes."""
     view = memoryview(data).cast("B")
     written = 0
     while written < len(view):
@@ -35,13 +37,14 @@ def sync_file(path: str) -> None:
 
 
 def sync_folder(path: str, *, follow_links: bool = True) -> None:
-    """Make the names in a folder durable; OSError for a link unless `follow_links`."""
+    """Make the names in a folder durable; raise OSError for a link unless `follow_links`."""
     _sync(path, _FOLDER_FLAGS if follow_links else _FOLDER_FLAGS | os.O_NOFOLLOW)
 
 
 def make_durable_folder(path: str) -> None:
-    """Create a folder and its missing parents, each durable before the next. The name of an
-    existing folder is made durable, too: the process that created it may have died before that."""
+    """Create a folder and its missing parents. Each folder is durable before the next one is
+    created. The name of an existing folder is made durable, too, because the process that created
+    the folder may have died before it did so."""
     missing = [path]
     while not os.path.isdir(os.path.dirname(missing[-1])):
         missing.append(os.path.dirname(missing[-1]))

@@ -1,4 +1,4 @@
-"""Requests to a store, a few at a time."""
+"""Make requests to a store in parallel, a few at a time."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _Result = TypeVar("_Result")
 def map_in_parallel(
     function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int = PARALLEL_READS
 ) -> Iterator[_Result]:
-    """Yield `function` of every item in order; starts at most a few items ahead. One worker is the
-    caller's thread."""
+    """Yield the result of `function` for every item, in order. At most a few items are started
+    ahead. With `workers` 1, the caller's thread makes all calls."""
     if workers == 1:
         yield from map(function, items)
         return

@@ -31,7 +31,7 @@ METADATA_GROUP = "tierlog.metadata_managers"
 
 
 def find_store_opener(scheme: str) -> Callable[..., ObjectStore] | None:
-    """Return the function that opens URLs of that scheme; None without an installed package."""
+    """Return the function that opens URLs of `scheme`; None when no installed package has it."""
     found = _load_entry_point(STORE_GROUP, scheme)
     if found is None:
         return None
@@ -51,8 +51,8 @@ def find_store_opener(scheme: str) -> Callable[..., ObjectStore] | None:
 def make_storage_manager(
     config: Config | None, store: ObjectStore, extra: Mapping[str, str] | None = None
 ) -> RemoteStorageManager:
-    """Return the configured storage manager of the settings, or tierlog's own over `store`.
-    ``extra`` are additional settings for the manager."""
+    """Return the storage manager that the settings name, or else tierlog's own manager of `store`.
+    ``extra`` are additional settings for a manager that the settings name."""
     name = None if config is None else config.plugin.storage_manager_class_name
     if config is None or name is None or _is_java_class(name):
         return ObjectStorageManager(store)
@@ -67,7 +67,7 @@ def make_storage_manager(
 def make_metadata_manager(
     config: Config | None, store_url: str, extra: Mapping[str, str] | None = None
 ) -> RemoteLogMetadataManager | None:
-    """Return the configured metadata manager of the settings; None when they name none."""
+    """Return the metadata manager that the settings name; None when they name none."""
     name = None if config is None else config.plugin.metadata_manager_class_name
     if config is None or name is None or _is_java_class(name):
         return None
@@ -85,7 +85,8 @@ def _is_java_class(name: str) -> bool:
 
 
 def _make_manager(kind: Any, setting: str, name: str, group: str) -> Any:
-    """Return a new object of the class `name`, the value of `setting`; a subclass of `kind`."""
+    """Return a new object of the class `name`, which is the value of `setting`. The class must be a
+    subclass of `kind`."""
     manager = _find_class(setting, name, group)()
     if kind not in type(manager).__mro__:
         raise ConfigError(
@@ -96,7 +97,8 @@ def _make_manager(kind: Any, setting: str, name: str, group: str) -> Any:
 
 
 def _find_class(setting: str, name: str, group: str) -> Callable[..., Any]:
-    """Return the class `name`, the value of `setting`, by entry point or as ``module:Class``."""
+    """Return the class `name`, which is the value of `setting`: the name of an entry point or
+    ``module:Class``."""
     if ":" not in name:
         from importlib.metadata import entry_points
 

@@ -11,8 +11,8 @@
 | another scheme | a store of an installed package, see `plugins` | |
 | ``kafka+`` and one of these | files of Kafka's LocalTieredStorage, read-only: `kafka_layout` | |
 
-A URL contains no credentials: they come from the environment or from options, and no error and
-no `repr` shows them.
+A URL contains no credentials. Credentials come from the environment or from options, and no error
+and no `repr` shows them.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ _REPLACEMENTS = {
 
 @takes(url=TEXT)
 def open_store(url: str, **options: Any) -> ObjectStore:
-    """Open the store of `url`; see the table above. ConfigError for an invalid URL.
+    """Open the store of `url`; see the table above. Raises ConfigError for an invalid URL.
 
-    `options` go to the cloud provider's client, or are those of `HdfsOptions`; the other schemes
-    refuse options. Sends no request, so a missing folder or bucket is noticed on first use.
+    For a cloud store, `options` are passed to the provider's client; for HDFS, they are the fields
+    of `HdfsOptions`; the other schemes refuse options. This function sends no request, so a missing
+    folder or bucket is noticed on first use.
     """
     if url.startswith(KAFKA_SCHEME):
         return KafkaLayoutStore(open_store(url.removeprefix(KAFKA_SCHEME), **options))

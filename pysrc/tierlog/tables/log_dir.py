@@ -125,7 +125,7 @@ class LogDirCatalog:
         return start, end
 
     def _readable_end(self, partition: Partition) -> int:
-        """CorruptDataError when it is unknown what is committed."""
+        """Raises CorruptDataError when it is unknown what is committed."""
         log = self._logs[partition]
         if not self._read_committed or not log.segments:
             return self._end_offset(partition)

@@ -142,8 +142,8 @@ class Catalog(Protocol):
         ...
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record of that time or later; CorruptDataError when damage
-        prevents the search."""
+        """Return the offset of the first record of that time or later; raise CorruptDataError when
+        damage prevents the search."""
         ...
 
     def ranges(
@@ -168,7 +168,8 @@ def chosen_partitions(
     *,
     gone: Iterable[TopicPartition] | None = (),
 ) -> list[Partition]:
-    """Return the selected partitions; OutOfRangeError when a topic is missing or exists twice.
+    """Return the selected partitions; raise OutOfRangeError when a topic is missing or exists
+    twice.
 
     Earlier partitions may be ``gone`` now; None allows every missing one.
     """
@@ -233,7 +234,8 @@ def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
 def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> PartitionOffsets:
     """Return the start and end in one partition.
 
-    OutOfRangeError for missing offsets with ``failOnDataLoss``; without it, the available part.
+    Raises OutOfRangeError for missing offsets with ``failOnDataLoss``; without it, the available
+    part.
     """
     held = catalog.bounds(partition)
 

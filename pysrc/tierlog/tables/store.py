@@ -205,8 +205,8 @@ class StoreCatalog:
     def _check_gaps(
         self, partition: Partition, lineage: LeaderEpochs, start_offset: int, end_offset: int
     ) -> None:
-        """GapError for offsets that the store lacks; a finding where gaps are passed over, or where
-        a segment that is reported as damaged has them."""
+        """Raises GapError for offsets that the store lacks; a finding where gaps are passed over,
+        or where a segment that is reported as damaged has them."""
         wanted = _identity(partition)
         for gap in self._gaps.of(wanted, lineage, end_offset=end_offset):
             first, last = max(gap.first_offset, start_offset), min(gap.last_offset, end_offset - 1)

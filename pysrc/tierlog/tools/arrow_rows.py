@@ -1,4 +1,4 @@
-"""Makes Arrow tables of rows: the columns follow from the fields of a dataclass.
+"""Makes Arrow tables of rows. The fields of a dataclass determine the columns.
 
 Needs pyarrow (the extra ``arrow``).
 """
@@ -15,31 +15,31 @@ import pyarrow as pa
 __all__ = ["row_schema", "row_table", "row_values"]
 
 _KINDS = {bool: pa.bool_(), int: pa.int64(), str: pa.string()}
-# The numbers that Kafka's protocol has in 32 bits.
+# Fields that are 32-bit numbers in Kafka's protocol.
 _INT32 = frozenset({"broker_id", "epoch", "leader_epoch", "partition"})
 
 
 def row_schema(row_type: type, **given: pa.DataType) -> pa.Schema:
-    """Return the columns of rows of a dataclass; `given` has the types that differ from the
-    fields'."""
+    """Return the schema for rows of the dataclass `row_type`. `given` replaces the types of some
+    columns."""
     hints = get_type_hints(row_type)
     names = [one.name for one in fields(row_type)]
     return pa.schema({name: given.get(name) or _kind(name, hints[name]) for name in names})
 
 
 def row_table(rows: Iterable[Any], schema: pa.Schema) -> pa.Table:
-    """Return a table with a row for each of `rows`, in their order."""
+    """Return a table of `rows`, in their order."""
     return pa.Table.from_pylist(row_values(rows, schema), schema)
 
 
 def row_values(rows: Iterable[Any], schema: pa.Schema) -> list[dict[str, Any]]:
-    """Return the fields of each row by the names of the columns."""
+    """Return the fields of each row as a dictionary, by column name."""
     return [{name: getattr(row, name) for name in schema.names} for row in rows]
 
 
 def _kind(name: str, hint: Any) -> pa.DataType:
-    """Return the type of a field: text, numbers, flags, tuples of them, and named tuples as
-    structs. None is null in each."""
+    """Return the Arrow type of a field from its type hint: text, a number, a flag, a list of these
+    for a tuple, or a struct for a named tuple. Every type allows null for None."""
     choices = [one for one in get_args(hint) if one not in (NoneType, ...)]
     if choices:
         kind = _kind(name, choices[0])

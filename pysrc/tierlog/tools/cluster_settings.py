@@ -91,8 +91,9 @@ def check_setting(name: str, value: str) -> str:
 def _known_names(admin: ClusterAdmin, resource: Resource) -> set[str]:
     """Return the names of settings that a resource may have.
 
-    The default of all brokers only lists settings that are set, so the names come from any one
-    broker. No broker lists the rates of KIP-73 while they are not set, so they are added.
+    The default of all brokers lists only settings that are set, so the names are read from a
+    broker. A broker does not list the rates of KIP-73 while they are not set, so the rates are
+    added.
     """
     if resource.kind is ResourceKind.TOPIC:
         return admin.setting_names(resource) | set(REPLICA_LISTS)

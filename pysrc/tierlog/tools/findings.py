@@ -34,7 +34,8 @@ class Severity(StrEnum):
 
 
 class Place(NamedTuple):
-    """The partition and the offsets of a finding, both ends inclusive; None: none or unknown."""
+    """The partition and the offsets of a finding. Both offsets are inclusive. None means none or
+    unknown."""
 
     topic: str | None = None
     partition: int | None = None
@@ -44,10 +45,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing found. ``path`` is a file or an object's key, ``position`` a byte in it.
+    """One result of a check. ``path`` is a file or the key of an object; ``position`` is a byte in
+    it.
 
-    ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...), ``action`` what to do. The
-    other fields have the partition and the offsets, as far as known.
+    ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...). ``action`` says what the
+    operator should do. The other fields have the partition and the offsets, as far as known.
     """
 
     severity: Severity
@@ -81,7 +83,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The outcome of one run."""
+    """The result of one run."""
 
     summary: Summary
     findings: tuple[Finding, ...]
@@ -92,7 +94,7 @@ class Report:
         return self.summary.problems == 0
 
     def tables(self) -> list[Table]:
-        """What a document holds."""
+        """Return the tables of a document."""
         return [
             Table(name="summary", row_type=Summary, rows=(self.summary,), single=True),
             Table(name="findings", row_type=Finding, rows=self.findings),
@@ -101,7 +103,7 @@ class Report:
 
 @dataclass(slots=True)
 class Tally:
-    """The findings of a run so far. ``place`` is the default place of a finding."""
+    """Collects the findings of a run. ``place`` is the default place of a finding."""
 
     place: Place = field(default_factory=Place)
     findings: list[Finding] = field(default_factory=list)
@@ -117,7 +119,7 @@ class Tally:
         self.size_bytes += size_bytes
 
     def add_batches(self, table: BatchTable) -> None:
-        """Count the sound parts."""
+        """Count the sound batches and their records."""
         self.batches += len(table)
         self.records += int(table.record_count.sum())
 
@@ -132,7 +134,7 @@ class Tally:
         *,
         place: Place | None = None,
     ) -> None:
-        """Something is wrong."""
+        """Add a finding about something that is wrong."""
         self._found(Severity.PROBLEM, path, position, what, expected, found, action, place)
 
     def note(
@@ -146,7 +148,7 @@ class Tally:
         *,
         place: Place | None = None,
     ) -> None:
-        """Something is worth knowing."""
+        """Add a finding about a state that a healthy log may have."""
         self._found(Severity.NOTE, path, position, what, expected, found, action, place)
 
     def _found(
@@ -174,7 +176,7 @@ class Tally:
         )
 
     def error(self, error: CorruptDataError, path: str, action: str) -> None:
-        """Add the problem of an error; with the error's own path when ``path`` is empty."""
+        """Add a problem from an error. If ``path`` is empty, the path of the error is used."""
         self.problem(
             path or error.path or "",
             error.reason,
@@ -185,7 +187,7 @@ class Tally:
         )
 
     def report(self, source: str, *, deep: bool) -> Report:
-        """The outcome."""
+        """Return the report of the run."""
         problems = sum(finding.severity is Severity.PROBLEM for finding in self.findings)
         return Report(
             summary=Summary(
@@ -221,7 +223,7 @@ def report_text(report: Report, *, with_notes: bool) -> Iterator[str]:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """``1 batch``, ``2,000 batches``."""
+    """Return the count with its noun: ``1 batch``, ``2,000 batches``."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

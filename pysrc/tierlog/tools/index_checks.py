@@ -1,8 +1,8 @@
 """Checks the index files of a segment against its batches. (formats sections 7.1 to 7.4)
 
-The density of entries differs between broker versions. So the checks require ascending entries that
-are true for the log, not the bytes of a rebuilt index. Pure functions over bytes and the scanner's
-columns."""
+Broker versions write index entries at different distances. So the checks do not compare an index
+with a rebuilt one. They require that entries ascend and are true for the log. All functions are
+pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_FAULTS = 5
 """The maximum number of findings for one file."""
 
 TAIL_FAULTS = frozenset({"past_the_log", "zero_tail"})
-"""The reasons of entries that point past the end of the log, or are unused slots."""
+"""Reasons of findings for entries past the end of the log and for unused slots."""
 
 _OFFSET_ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4")])
 _TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
@@ -44,7 +44,7 @@ Int64Column = npt.NDArray[np.int64]
 
 
 class Batches(Protocol):
-    """The columns of a scan that the checks use; one row per batch, ascending."""
+    """The columns of a scan that the checks use; one row per batch, in ascending order."""
 
     @property
     def base_offset(self) -> Int64Column: ...
@@ -66,7 +66,7 @@ class Batches(Protocol):
 
 
 class ChecksummedBatches(Batches, Protocol):
-    """Return the rows with the checksum field of each batch."""
+    """Batches with the checksum field of each batch."""
 
     @property
     def batch_checksum(self) -> Int64Column: ...
@@ -79,9 +79,10 @@ def indexed_positions(data: bytes) -> npt.NDArray[np.int64]:
 
 
 def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[CorruptDataError]:
-    """A ``.index``: entries ascend, and each names a batch and the last offset from there on.
+    """Check a ``.index``: entries ascend, and each has the position of a batch and the last offset
+    of this batch or of a later one.
 
-    Brokers up to 1.1 write the first offset of the batch instead: look-ups find the same.
+    Brokers up to 1.1 write the first offset of the batch instead. Lookups find the same batch.
     """
     entries, faults = _entries(data, _OFFSET_ENTRY)
     offsets = entries["offset"].astype(np.int64) + base_offset
@@ -103,7 +104,7 @@ def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[Co
         return f"offset {offsets[row]}, position {positions[row]}"
 
     for bad, what, expected in (
-        (ascend, "entry_order", "offset and position above those before"),
+        (ascend, "entry_order", "an offset and a position above those of the previous entry"),
         (beyond, "past_the_log", f"a position below {table.stop_position}"),
         (no_batch, "no_batch_there", "the position of a batch"),
         (wrong, "wrong_offset", "the first or last offset of the batch at this position"),
@@ -117,8 +118,8 @@ def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[Co
 def check_batch_checksums(
     data: bytes, offset_index: bytes, table: ChecksummedBatches
 ) -> list[CorruptDataError]:
-    """The batch checksums of an `.indexes` object: that of the first batch, then those of the
-    batches that its offset index points at."""
+    """Check the batch checksums of an `.indexes` object: the checksum of the first batch, then one
+    for each batch that the offset index names."""
     entries, _ = _entries(offset_index, _OFFSET_ENTRY)
     positions = np.concatenate(([0], entries["position"].astype(np.int64)))[: len(data) // 4]
     stored = np.frombuffer(data, ">u4", count=len(positions)).astype(np.int64)
@@ -138,7 +139,8 @@ def check_batch_checksums(
 
 
 def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[CorruptDataError]:
-    """A ``.timeindex``: entries ascend, and no batch up to an entry's offset is newer than it."""
+    """Check a ``.timeindex``: entries ascend, and no batch up to the offset of an entry is newer
+    than the entry."""
     entries, faults = _entries(data, _TIME_ENTRY)
     timestamps = entries["timestamp"].astype(np.int64)
     offsets = entries["offset"].astype(np.int64) + base_offset
@@ -156,7 +158,9 @@ def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[Corr
         return f"timestamp {timestamps[row]}, offset {offsets[row]}"
 
     expected: dict[str, Callable[[int], str]] = {
-        "entry_order": lambda _: "a timestamp above the one before, an offset not below it",
+        "entry_order": lambda _: (
+            "a timestamp above that of the previous entry, an offset not below"
+        ),
         "past_the_log": lambda _: f"an offset from {base_offset} to {end}",
         "wrong_timestamp": lambda row: f"{before[row]} or more, as in a batch up to that offset",
     }
@@ -169,7 +173,8 @@ def check_time_index(data: bytes, table: Batches, base_offset: int) -> list[Corr
 
 
 def check_txn_index(data: bytes, table: Batches) -> list[CorruptDataError]:
-    """A ``.txnindex``: version 0, entries ascend, each ends at a marker of its producer."""
+    """Check a ``.txnindex``: entries ascend, and each has version 0 and ends at a marker of its
+    producer."""
     entries, faults = _entries(data, _TXN_ENTRY, padded=False)
     producers, last = entries["producer"].astype(np.int64), entries["last"].astype(np.int64)
     markers = table.is_control & table.is_transactional
@@ -193,7 +198,11 @@ def check_txn_index(data: bytes, table: Batches) -> list[CorruptDataError]:
 
     for bad, what, expected in (
         (version, "bad_version", "version 0"),
-        (order, "entry_order", "a last offset above the one before and the first offset"),
+        (
+            order,
+            "entry_order",
+            "a last offset above that of the previous entry and not below the first offset",
+        ),
         (beyond, "past_the_log", "a last offset within the segment"),
         (wrong, "no_marker_there", "the offset of this producer's marker"),
     ):
@@ -204,10 +213,10 @@ def check_txn_index(data: bytes, table: Batches) -> list[CorruptDataError]:
 
 
 def check_aborts(data: bytes, rebuilt: bytes) -> list[CorruptDataError]:
-    """The aborted transactions that the log itself shows are all in its ``.txnindex``.
+    """Check that a ``.txnindex`` has every aborted transaction that the log itself shows.
 
-    Without an entry, consumers of committed records would receive aborted ones. The index may have
-    more entries than the log shows, since compaction removes markers.
+    If an entry is missing, consumers of committed records receive aborted records. The index may
+    have more entries than the log shows, since compaction removes markers.
     """
     entries, _ = _entries(data, _TXN_ENTRY, padded=False)
     wanted, _ = _entries(rebuilt, _TXN_ENTRY, padded=False)
@@ -220,7 +229,7 @@ def check_aborts(data: bytes, rebuilt: bytes) -> list[CorruptDataError]:
 
 
 def check_snapshot(data: bytes) -> list[CorruptDataError]:
-    """A ``.snapshot``: its version, its checksum, and as many entries as it says."""
+    """Check a ``.snapshot``: its version, its checksum, and its number of entries."""
     try:
         read_producer_snapshot(data)
     except CorruptDataError as error:
@@ -229,14 +238,16 @@ def check_snapshot(data: bytes) -> list[CorruptDataError]:
 
 
 def _fault(position: int, what: str, expected: str, found: str) -> CorruptDataError:
-    """Return one wrong entry; `position` is its first byte in the index file."""
+    """Return a finding about one entry; `position` is the first byte of the entry in the index
+    file."""
     return CorruptDataError(reason=what, position=position, expected=expected, found=found)
 
 
 def _entries(
     data: bytes, entry: np.dtype[np.void], *, padded: bool = True
 ) -> tuple[npt.NDArray[np.void], list[CorruptDataError]]:
-    """The entries before the unused slots at the end, which are all zero in an active index."""
+    """Return the entries before the unused slots at the end. The unused slots of an active index
+    are all zero."""
     faults: list[CorruptDataError] = []
     whole = len(data) - len(data) % entry.itemsize
     if whole != len(data):

@@ -1,8 +1,8 @@
 """The segments in a store's listing, in little memory per segment.
 
-A listing is read once. Each segment keeps a name, two sizes and two times, in columns that are
-packed for some hundred segments of a folder. Everything else is released with its page of the
-listing.
+A listing is read once. Each segment keeps a name, two sizes and two times. The columns of these
+values are packed for up to `MAX_LISTED` segments of a folder at a time. All other memory of a page
+of the listing is released.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _Objects = tuple[str, ObjectInfo | None, ObjectInfo | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPair:
-    """The two objects of a segment; ``stem`` is the key without suffix. None for a missing
-    object."""
+    """The two objects of a segment; None for a missing object. ``stem`` is their key without
+    suffix."""
 
     stem: str
     log: ObjectInfo | None = None
@@ -43,10 +43,11 @@ class SegmentPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSegments:
-    """Adjacent segments of one folder by name, from `list_in_columns`.
+    """Adjacent segments of one folder, in the order of names, from `list_in_columns`.
 
-    ``size_bytes`` is that of their `.log` objects, ``alone`` says how many of them lack one of both
-    objects, ``first`` is the name of the first one. ``takeovers`` are those of their folder.
+    ``size_bytes`` is the size of their `.log` objects. ``alone`` is the number of segments that
+    lack one of their two objects. ``first`` is the name of the first segment. ``takeovers`` are the
+    takeovers of the folder.
     """
 
     folder: str
@@ -58,7 +59,7 @@ class ListedSegments:
     takeovers: tuple[Takeover, ...] = ()
 
     def pairs(self) -> Iterator[SegmentPair]:
-        """Each segment, by name."""
+        """Yield each segment, in the order of names."""
         names, log_bytes, log_ms, indexes_bytes, indexes_ms = unpack(self.packed)
         columns = (log_bytes, log_ms, indexes_bytes, indexes_ms)
         for name, *values in zip(names.split(), *columns, strict=True):
@@ -82,11 +83,11 @@ def list_in_columns(
     *,
     max_bytes: int | None = None,
 ) -> list[ListedSegments]:
-    """Yield all segments of a listing by key: at most ``MAX_LISTED`` and ``max_bytes`` of `.log`
-    objects at a time, but at least one. ``on_foreign`` is told of all other objects,
-    except takeovers.
+    """Return all segments of a listing, in the order of keys. Each item has at most ``MAX_LISTED``
+    segments and ``max_bytes`` of `.log` objects, but at least one segment. ``on_foreign`` receives
+    all other objects, except takeovers.
 
-    A listing in the order of keys costs least; other listings are sorted by folder.
+    A listing in the order of keys costs least. The folders of other listings are sorted.
     """
     columns = _Columns(max_bytes)
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
@@ -109,7 +110,8 @@ def list_in_columns(
 def _neighbours(
     objects: Iterable[ObjectInfo], on_foreign: Callable[[ObjectInfo], None]
 ) -> Iterator[_Objects]:
-    """Join objects of a segment that are adjacent, as in a listing by key."""
+    """Join the two objects of a segment if they are adjacent, as in a listing in the order of
+    keys."""
     stem, log, indexes = "", None, None
     for info in objects:
         key = info.key
@@ -191,7 +193,7 @@ class _Columns:
         self._begin()
 
     def finished(self) -> list[ListedSegments]:
-        """Yield all segments by key."""
+        """Return all segments, in the order of keys."""
         self._close()
         for folder in sorted(self._disordered):
             self._sort(self._done.pop(folder))

@@ -1,7 +1,7 @@
 """Lists the partitions and segments of a log directory or a store.
 
-A listing reads names, checkpoints and headers, no records; ``verify`` checks them. Unknown values
-are None, never 0.
+A listing reads names, checkpoints and headers, but no records; ``verify`` checks the records.
+Unknown values are None, never 0.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRow:
-    """One partition: offsets [``log_start_offset``, ``log_end_offset``).
+    """One partition, which has the offsets [``log_start_offset``, ``log_end_offset``).
 
-    ``topic_id_derived``: the cluster has no id for the topic, so the id is derived from its name.
+    ``topic_id_derived`` is true if the topic id is derived from the name, since the cluster has no
+    id for the topic.
     """
 
     topic: str
@@ -67,7 +68,8 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRow:
-    """One segment; ``last_offset`` is inclusive, None without a batch or when unknown."""
+    """One segment. ``last_offset`` is inclusive; None if the segment has no batch or the offset is
+    unknown."""
 
     topic: str
     partition: int
@@ -86,7 +88,7 @@ class SegmentRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapRow:
-    """Offsets, both included, that the store should have and lacks."""
+    """Consecutive offsets that the store should have and lacks. Both ends are inclusive."""
 
     topic: str
     partition: int
@@ -166,9 +168,10 @@ def list_source(
 ) -> Listed:
     """List partitions or segments of a log directory or a store.
 
-    ``topic`` and ``partition`` select; OutOfRangeError when they do not exist. A store that holds
-    nothing is a RemoteResourceNotFoundError unless it is an archive or seems to become one.
-    Otherwise raises as ``open_log_dir`` and ``open_store`` do.
+    ``topic`` and ``partition`` limit the listing. Raises OutOfRangeError when they do not exist,
+    and RemoteResourceNotFoundError when the store is not an archive. An empty store may become an
+    archive, so it is listed as empty. Also raises the errors of ``open_log_dir`` and
+    ``open_store``.
     """
     listing = list_store if source.is_store else list_log_dir
     return listing(source.location, topic=topic, partition=partition, segments=segments)
@@ -270,7 +273,8 @@ def _stored_partition_row(
 def _gap_rows(
     partition: TopicIdPartition, descriptions: Sequence[SegmentDescription]
 ) -> Iterator[GapRow]:
-    """Of any leader: a listing does not read the leader epochs of the log."""
+    """Yield offsets that no segment of any leader holds. A listing does not read the leader epochs
+    of the log."""
     starts = {one.metadata.segment_id: one.gap_start_offset for one in descriptions}
     held = (description.metadata for description in descriptions)
     gaps = missing_offsets(held, None, gap_start_of=lambda one: starts[one.segment_id])
@@ -322,8 +326,11 @@ def chosen_partitions(
     sources: Sequence[Source], topic: str, partition: int | None = None
 ) -> list[int]:
     """Return the partitions of a topic (name or id) in any of the sources, in order; only
-    ``partition`` if given. OutOfRangeError, which names the present topics, for none;
-    RemoteResourceNotFoundError for a store that is no archive."""
+    ``partition`` if given.
+
+    Raises OutOfRangeError, which names the topics that exist, if there is no such partition. Raises
+    RemoteResourceNotFoundError for a store that is no archive.
+    """
     held = [one for source in sources for one in _held(source)]
     label = topic[:MAX_TOPIC_LABEL]
     numbers = {
@@ -342,8 +349,8 @@ def chosen_partitions(
 
 
 def _held(source: Source) -> list[tuple[str, str | None, int]]:
-    """Yield topic (of a store its label), topic id and number of each partition from names
-    alone."""
+    """Return the topic, the topic id and the number of each partition, from names alone. The topic
+    of a store is the label in its keys, which may be cut off."""
     if not source.is_store:
         logs = open_log_dir(source.location).listing().partitions
         return [(log.topic, log.topic_id, log.partition) for log in logs]
@@ -360,7 +367,7 @@ def _held(source: Source) -> list[tuple[str, str | None, int]]:
 def no_such_partition(
     where: str, topic: str, partition: int | None, held: Iterable[tuple[str, int]]
 ) -> str:
-    """Return a hint about a missing partition: the existing ones."""
+    """Return a message about a missing partition, which names the existing ones."""
     topics: dict[str, dict[int, None]] = {}
     for name, number in held:
         topics.setdefault(name, {})[number] = None

@@ -4,11 +4,11 @@ The name of a field, with its unit last, decides its format:
 
 * ``size_bytes``: a human size in text, the exact number in documents;
 * ``max_timestamp_ms``: an ISO time in text, milliseconds in documents;
-* everything else as it is; None is ``-`` in text and null in documents.
+* every other value as it is. None is ``-`` in text and null in documents.
 
-``wide_field()`` marks fields that only ``wide`` and the documents show; with ``streamed`` in its
-metadata also rows that come one by one. One command makes one document: an object with one list per
-table, whatever the number of tables."""
+``wide_field()`` marks fields that only ``wide`` and the documents show. `RowStream` also shows a
+wide field with ``streamed`` in its metadata. One command makes one document, an object with one
+list per table."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wide_field() -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows of one kind. Text shows ``title`` above a table with rows.
+    """Rows of one kind. Text shows ``title`` above the table.
 
     ``optional`` tables are left out of ``text``, and out of ``wide`` when they have no rows.
     A ``single`` table has one row and is an object, not a list, in documents.
@@ -75,7 +75,7 @@ class Table:
 
 
 def human_size(size_bytes: int) -> str:
-    """Return ``1.4 MiB``; exact below 1 KiB."""
+    """Return a size such as ``1.4 MiB``; exact below 1 KiB."""
     size, unit = float(size_bytes), 0
     while abs(size) >= 1023.95 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
@@ -83,8 +83,8 @@ def human_size(size_bytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of ``10485760``, ``10240K`` or ``10MiB``: whole numbers, units in powers of
-    1024."""
+    """Return the number of bytes in a text such as ``10485760``, ``10240K`` or ``10MiB``. Numbers
+    are whole, and units are powers of 1024."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"expected bytes as in 10485760, 10240K or 10MiB, found {text[:40]!r}")
@@ -92,7 +92,8 @@ def parse_size(text: str) -> int:
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """Return ``2024-02-29T12:00:00.123Z``; the number itself outside of the calendar."""
+    """Return a time such as ``2024-02-29T12:00:00.123Z``; the number itself if it is not from 1970
+    to 9999."""
     if not 0 <= timestamp_ms <= _MAX_DATE_MS:
         return str(timestamp_ms)
     moment = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
@@ -114,7 +115,8 @@ def render(
 class RowStream:
     """Prints an endless stream of rows of one kind.
 
-    Text columns widen as rows need it; JSON is an object a line, YAML one endless list.
+    Text columns become wider when a row needs it. JSON has one object per line. YAML is one endless
+    list.
     """
 
     def __init__(
@@ -135,7 +137,8 @@ class RowStream:
         self._widths: list[int] = []
 
     def lines(self, row: DataclassInstance) -> Iterator[str]:
-        """Return the row's lines without line ends; before the first row also the heads."""
+        """Return the row's lines without line ends. In text, the column heads precede the first
+        row."""
         if self._shown is Format.JSON:
             names = [one.name for one in fields(self._row_type)]
             return iter([_json({name: getattr(row, name) for name in names})])
@@ -249,8 +252,8 @@ def _yaml_lines(tables: Iterable[Table]) -> Iterator[str]:
 
 
 def _json(value: object) -> str:
-    # Escaped one by one: lone surrogates, from names that are no UTF-8, could not be printed,
-    # and some of the others are no text in YAML.
+    # Escape unprintable characters one by one. A lone surrogate, from a name that is not UTF-8,
+    # could not be printed. YAML forbids some of the others.
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text

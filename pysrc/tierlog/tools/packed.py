@@ -1,6 +1,6 @@
-"""Packs the many values of a plan: pickled and compressed, adjacent ones together.
+"""Packs the many values of a plan: pickles and compresses adjacent values together.
 
-Python objects take 1 KB per segment, packed ones about 50 bytes. A driver keeps only packed values
+A segment takes 1 KB as Python objects and about 50 bytes packed. A driver keeps only packed values
 and passes them to its workers.
 """
 
@@ -22,6 +22,6 @@ def pack(value: object) -> bytes:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return the value of `pack`. The bytes must come from this planner, never from a file or a
-    store."""
+    """Return the value that `pack` packed. The bytes must come from this planner, never from a file
+    or a store."""
     return pickle.loads(zlib.decompress(packed))

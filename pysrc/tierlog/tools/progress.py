@@ -26,10 +26,10 @@ class QuietProgress:
     """Progress that is not shown."""
 
     def start(self, total_bytes: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def advance(self, size_bytes: int, now_at: str = "") -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class _Bar:
@@ -46,11 +46,12 @@ class _Bar:
 
 @contextmanager
 def progress_on(stream: TextIO, title: str) -> Iterator[Progress]:
-    """Show a bar on ``stream`` while inside; nothing when the stream is no terminal."""
+    """Show a bar on ``stream`` until the context ends; show nothing if the stream is no
+    terminal."""
     if not stream.isatty():
         yield QuietProgress()
         return
-    # Imported late: they take longer to load than most runs without a terminal.
+    # Imported late: loading these modules takes longer than most runs without a terminal.
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn

@@ -35,8 +35,8 @@ _PLOT_HEIGHT, _TOP, _LEVEL_WIDTH = 240, 18, 110
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A row of the chart. Each part is a (series, value) pair, drawn from left to right, and
-    ``text`` follows the last part."""
+    """A row of the chart. Each part is a (series, value) pair; parts are drawn from left to right.
+    ``text`` is written after the last part."""
 
     label: str
     parts: Sequence[tuple[int, float]]
@@ -86,7 +86,8 @@ def bar_chart(
     *,
     base: float = 10.0,
 ) -> str:
-    """Return horizontal bars from zero, one row each; ``base`` 1024 for round numbers of bytes."""
+    """Return a chart of horizontal bars that start at zero, one per row. ``base`` 1024 gives the
+    axis round numbers of bytes."""
     longest = max((sum(value for _, value in bar.parts) for bar in bars), default=0.0)
     ticks = _based_ticks(longest, base)
     height = len(bars) * _ROW_HEIGHT + _AXIS_HEIGHT
@@ -107,9 +108,9 @@ def line_chart(
     *,
     base: float = 10.0,
 ) -> str:
-    """Return lines from zero on both axes, and a dashed level for each mark.
+    """Return a chart of lines, with a dashed level for each mark. Both axes begin at zero.
 
-    ``base`` is 1024 for round numbers of bytes on the upright axis.
+    ``base`` 1024 gives the upright axis round numbers of bytes.
     """
     right = max((x for line in lines for x, _ in line.points), default=0.0)
     values = [y for line in lines for _, y in line.points] + [value for _, value in marks]
@@ -149,7 +150,8 @@ def _based_ticks(longest: float, base: float) -> list[float]:
 
 
 def log_ticks(lowest: float, highest: float) -> list[float]:
-    """Return 1, 2 and 5 times powers of ten that enclose both; [0.1, 1] without values."""
+    """Return the numbers 1, 2 and 5 times a power of ten that enclose ``lowest`` and ``highest``;
+    [0.1, 1] if there are no values."""
     if not 0 < lowest <= highest:
         return [0.1, 1.0]
     exponents = range(math.floor(math.log10(lowest)) - 1, math.ceil(math.log10(highest)) + 2)
@@ -165,8 +167,8 @@ def strip_chart(
     shown: Callable[[float], str],
     title: str,
 ) -> str:
-    """Each measurement as a dot on a logarithmic axis, dots that would overlap stacked; lines
-    for marks. Values are above zero."""
+    """Return a chart with a logarithmic axis, a dot for each measurement and a line for each mark.
+    Dots that would overlap are stacked. All values must be above zero."""
     values = [dot.value for dot in dots]
     ticks = log_ticks(min(values, default=0.0), max(values, default=0.0))
     low, span = math.log(ticks[0]), math.log(ticks[-1]) - math.log(ticks[0])

@@ -1,6 +1,6 @@
-//! The index cache compared with moka (expiry after access) and quick_cache (no expiry), all
-//! limited by weight. Reports the time of one operation of each thread. `cargo bench -p
-//! tierlog-core --bench cache`
+//! Compares the index cache with moka (expiry after access) and quick_cache (no expiry). All three
+//! are limited by weight. Reports the time of one operation in each thread. Run with `cargo bench
+//! -p tierlog-core --bench cache`
 #![allow(missing_docs, clippy::panic)]
 
 use std::hint::black_box;
@@ -112,7 +112,7 @@ impl Peer for Quick {
     }
 }
 
-/// Returns uniform keys below `below`, the same every time.
+/// Returns uniformly distributed keys below `below`. The same `state` gives the same keys.
 fn keys(below: u64, mut state: u64) -> Vec<u64> {
     let step = || {
         state =

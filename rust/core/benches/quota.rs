@@ -1,6 +1,6 @@
-//! Quota sensors with a given clock: record and check on one and on two threads, and a reservation.
-//! Uses the copy quota's 61 samples of a second. One millisecond passes every 100,000 calls, so
-//! windows move. Totals are checked after the timing.
+//! Measures quota sensors with a simulated clock: record and check on one and on two threads, and a
+//! reservation. The sensors have 61 samples of one second, like the copy quota. The clock advances
+//! one millisecond every 100,000 calls, so windows move. Totals are checked after the timing.
 
 use std::hint::black_box;
 use std::sync::Barrier;

@@ -1,5 +1,6 @@
-//! Records to columns, by shape: codec - bytes of key and value - bytes of a batch before
-//! compression. `cargo bench -p tierlog-core --bench records`
+//! Measures the decoding of records into columns for several shapes. The name of a shape is its
+//! codec, its bytes of key and value, and its bytes of a batch before compression. Run with `cargo
+//! bench -p tierlog-core --bench records`
 #![allow(missing_docs, clippy::panic)]
 
 #[path = "../tests/build/mod.rs"]

@@ -1,5 +1,6 @@
-//! remoteLogIndex entries of 94 bytes (an rdi of 48), as many as a segment of 1 GiB has at 256 KiB
-//! each. Each result is checked before it is timed.
+//! Measures a remoteLogIndex with entries of 94 bytes, of which the rdi takes 48. It has as many
+//! entries as a segment of 1 GiB with one entry for every 256 KiB. Each result is checked before
+//! the operation is timed.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;

@@ -1,6 +1,7 @@
-//! Caches in their own process, which `benches/` starts to compare them with this crate's cache:
-//! `rounds WARMUP_SECONDS CACHE OPERATION THREADS ENTRIES PROBES REPEATS`. It warms up, runs once
-//! for every line it reads, and answers with a line of JSON: the nanoseconds and the results.
+//! Runs a cache in its own process. `benches/` starts this program to compare other caches with the
+//! cache of this crate: `rounds WARMUP_SECONDS CACHE OPERATION THREADS ENTRIES PROBES REPEATS`. The
+//! program warms up, then runs one round for every line that it reads. It answers with a line of
+//! JSON that has the nanoseconds and the result of the round.
 //!
 //! * `get` and `put`: the cache holds `ENTRIES` of weight 1. Each thread uses `PROBES` keys
 //!   `REPEATS` times: hits in a pseudo-random order, or keys evicted since their last use.
@@ -9,7 +10,7 @@
 //! * `overshoot`: two threads put `PROBES` new keys in total. The result is the largest number of
 //!   live values above `ENTRIES`, counted by their references.
 //!
-//! All use foldhash, like this crate's cache.
+//! All caches use foldhash, like this crate's cache.
 
 use foldhash::fast::RandomState;
 use std::convert::Infallible;
@@ -33,7 +34,7 @@ trait Cache: Sync {
     fn entries(&self) -> u64;
 }
 
-/// Its clock stands still, because callers of the core pass the time.
+/// The clock of this cache stands still, because callers of the core pass the time.
 type Ours = Core<Key, Value, Infallible>;
 type Moka = moka::sync::Cache<Key, Value, RandomState>;
 type Quick = quick_cache::sync::Cache<Key, Value, quick_cache::UnitWeighter, RandomState>;
@@ -70,7 +71,7 @@ impl Cache for Ours {
     }
 
     fn put(&self, key: Key, value: Value) {
-        // Only a closed cache refuses, and then a get finds nothing.
+        // Only a closed cache refuses a value, and then a get finds no value.
         let _kept = self.put(key, value, 1, 0);
     }
 
@@ -274,7 +275,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         probes: probes.parse()?,
         repeats: repeats.parse()?,
     };
-    // Some caches keep fewer than their limit.
+    // Some caches keep fewer entries than their limit.
     let room = if operation == "get" { 2 * plan.entries } else { plan.entries };
     match cache.as_str() {
         "tierlog" if operation == "mixed" => serve(Duration::ZERO, || mixed_of_two(&plan))?,

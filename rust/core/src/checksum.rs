@@ -9,8 +9,8 @@ pub fn crc32c(data: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, data) as u32
 }
 
-/// Returns the CRC-32 (zlib) of `data`. Index entries and legacy messages are short, where
-/// `crc_fast` takes several times as long.
+/// Returns the CRC-32 (zlib) of `data`. Index entries and legacy messages are short, and for short
+/// data `crc_fast` takes several times as long.
 #[inline]
 pub fn crc32(data: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -23,7 +23,8 @@ pub fn crc32(data: &[u8]) -> u32 {
 /// The polynomial of CRC-32C without its highest term, reflected: bit 31 is x^0.
 const CRC32C: u32 = 0x82f6_3b78;
 
-/// Returns the product of two polynomials modulo that of CRC-32C, all reflected.
+/// Returns the product of two polynomials modulo the polynomial of CRC-32C. All three are
+/// reflected.
 const fn times(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     let mut power = 32;
@@ -53,8 +54,8 @@ static ZEROS: [[u32; 256]; 8] = {
     table
 };
 
-/// Returns the CRC-32C of two consecutive byte strings from the CRC-32C of each. It takes about 0.1
-/// us when the second is below 16 MiB, where `crc_fast` takes microseconds.
+/// Returns the CRC-32C of two consecutive byte strings from the CRC-32C of each. When the second
+/// string is below 16 MiB, it takes about 0.1 us, while `crc_fast` takes microseconds.
 #[inline]
 pub fn join_crc32c(first: u32, second: u32, second_bytes: u64) -> u32 {
     let moved = second_bytes.to_le_bytes().iter().zip(&ZEROS).fold(first, |crc, (&byte, zeros)| {

@@ -5,10 +5,10 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Largest number of concurrent syncs. A disk that flushes its cache does so once for all waiting
+/// Largest number of concurrent syncs. When a disk flushes its cache, one flush serves all waiting
 /// syncs.
 const THREADS: usize = 8;
-/// Fewer files than this do not use a second thread.
+/// Smallest number of files for each thread.
 const LEAST_FILES: usize = 4;
 
 /// Syncs every file, several at a time, and returns the index and error of the first file that
@@ -36,7 +36,7 @@ fn each_of(
     };
     let failed = thread::scope(|scope| {
         let others: Vec<_> = (1..THREADS.min(files.len() / LEAST_FILES))
-            // If a thread cannot be started, the others sync its files.
+            // If a thread cannot be started, the other threads sync its files.
             .map_while(|_| thread::Builder::new().spawn_scoped(scope, work).ok())
             .collect();
         let mut failed: Vec<_> = work().into_iter().collect();

@@ -1,5 +1,5 @@
 //! The error type of the core: a coarse kind, the byte position, the expected and the found value.
-//! A kind exists only where a caller acts differently.
+//! Two errors have different kinds only if a caller handles them differently.
 
 use std::fmt;
 use std::io;
@@ -57,9 +57,10 @@ pub struct Error {
     pub kind: ErrorKind,
     /// Byte position in the source (or the index of the argument row).
     pub position: u64,
-    /// The value a valid source would hold there, field first: `crc 0x1234abcd`.
+    /// The value that a valid source has at this position, after the name of the field: `crc
+    /// 0x1234abcd`.
     pub expected: String,
-    /// The value it holds.
+    /// The value that the source has.
     pub found: String,
     /// The operating system's error for [`ErrorKind::Io`].
     pub io: Option<io::Error>,
@@ -92,7 +93,8 @@ impl Error {
         }
     }
 
-    /// Returns the same error `by` bytes further on, for a part that was decoded on its own.
+    /// Returns this error with `by` added to its position. A caller needs this if it decoded a part
+    /// of the source on its own.
     #[must_use]
     pub fn shifted(mut self, by: u64) -> Self {
         self.position = self.position.saturating_add(by);

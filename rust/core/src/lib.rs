@@ -1,8 +1,9 @@
-//! Kafka's on-disk formats for tiered storage: record batches, segments, local indexes and
-//! the remoteLogIndex, read and written without Python, clocks or sockets.
+//! Reads and writes Kafka's on-disk formats for tiered storage: record batches, segments, local
+//! indexes and the remoteLogIndex. This crate uses no Python, no clock and no socket.
 //!
-//! Input bytes are untrusted: every length is compared with the bytes left before it is used, every
-//! refusal is an [`error::Error`] with kind, position, expected and found, and nothing panics.
+//! Input bytes are untrusted. Every length is compared with the number of bytes left before it is
+//! used. Invalid input gives an [`error::Error`] with the kind, the position, the expected and the
+//! found value. Nothing panics.
 
 #![deny(unsafe_code)]
 

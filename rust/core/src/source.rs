@@ -1,8 +1,8 @@
 //! Sources of segment bytes: a slice in memory, or a regular file read by `pread`.
 //!
-//! A file that belongs to a running broker may be truncated, renamed or removed at any moment, so
-//! it is never mapped: reading a map of a file that shrank raises SIGBUS. [`SegmentFile::map`] is
-//! for callers that own the file.
+//! A running broker may truncate, rename or remove its files at any moment. Such a file is never
+//! mapped, because reading a map of a file that shrank raises SIGBUS. Only a caller that owns the
+//! file may call [`SegmentFile::map`].
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -15,18 +15,18 @@ use crate::error::{Error, ErrorKind, Result};
 /// Size of the writes of a copy. The page cache serves a file best when it was written in multiples
 /// of at least this size. For much larger writes the kernel searches for larger pages.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
-/// The disk is asked to start writing after this many bytes.
+/// The kernel is asked to start writing to the disk after this many bytes.
 const WRITEBACK_BYTES: u64 = 8 << 20;
-/// One cache line, an upper bound of every [`lead`].
+/// Size of a cache line. Every [`lead`] is smaller.
 pub const LEAD_BYTES: usize = 64;
 
-/// Returns how many bytes to skip at the start of `memory`, fewer than [`LEAD_BYTES`], so that the
-/// bytes of a file from `position` are copied to the rest at full speed.
+/// Returns how many bytes to skip at the start of `memory` so that the bytes of a file from
+/// `position` are copied to the rest at full speed. The number is below [`LEAD_BYTES`].
 ///
-/// Some cores (AMD Zen 3) copy five times slower when the target lies 1 to 31 bytes further into
-/// its page than the source: 400 us instead of 75 us for 1 MiB of the page cache. Allocators may
-/// place a large vector 16 bytes into a page, so the same scan could take twice as long in one
-/// process as in the next.
+/// Some cores (AMD Zen 3) copy five times slower when the target is 1 to 31 bytes further into its
+/// page than the source is. Copying 1 MiB from the page cache then takes 400 us instead of 75 us.
+/// Allocators may place a large vector 16 bytes into a page, so the same scan could take twice as
+/// long in one process as in the next.
 pub fn lead(memory: &[u8], position: u64) -> usize {
     (position as usize).wrapping_sub(memory.as_ptr().addr()) % LEAD_BYTES
 }
@@ -101,8 +101,8 @@ impl SegmentFile {
         self.size_bytes
     }
 
-    /// Fills `buffer` from `position` and returns the byte count; fewer bytes than asked mean the
-    /// end of the file.
+    /// Fills `buffer` from `position` and returns the number of bytes. The number is smaller than
+    /// the buffer only at the end of the file.
     pub fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -116,7 +116,8 @@ impl SegmentFile {
         Ok(filled)
     }
 
-    /// Maps the file. Only for files that no other process truncates: see the module documentation.
+    /// Maps the file. The caller must ensure that no other process truncates the file (see the
+    /// module documentation).
     #[expect(unsafe_code, reason = "mapping is only sound when the caller owns the file")]
     pub fn map(&self) -> Result<memmap2::Mmap> {
         // SAFETY: the caller guarantees that the file is its own, so the file does not shrink or
@@ -128,7 +129,8 @@ impl SegmentFile {
 
 /// A private file that receives the bytes of another file while they are read.
 ///
-/// The caller makes it durable. Writing starts early, so that the final sync has little left to do.
+/// The caller makes the file durable. The kernel starts to write early, so that the final sync is
+/// short.
 #[derive(Debug)]
 pub struct CopyTarget {
     file: File,
@@ -142,7 +144,7 @@ impl CopyTarget {
         Self { file, handed_over: 0, failed: false }
     }
 
-    /// Returns true when writing this file failed, not reading the source.
+    /// Returns true when writing to this file failed, and false when reading the source failed.
     pub fn failed(&self) -> bool {
         self.failed
     }

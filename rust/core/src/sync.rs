@@ -41,12 +41,12 @@ mod numbers {
 
     const UNKNOWN: usize = usize::MAX;
 
-    /// One bit for each number that a live thread holds. There is no lock: a forked child would
-    /// wait forever for a lock that another thread of its parent held.
+    /// One bit for each number that a live thread holds. There is no lock, because a forked child
+    /// would wait forever for a lock that another thread of its parent held.
     static TAKEN: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
 
     thread_local! {
-        // It has no destructor, so the thread can read it until its end.
+        // This value has no destructor, so a thread can read it until the thread ends.
         static NUMBER: Cell<usize> = const { Cell::new(UNKNOWN) };
         static OWNED: Owned = Owned::take();
     }
@@ -59,7 +59,7 @@ mod numbers {
                 let mut taken = word.load(Ordering::Relaxed);
                 while taken != u64::MAX {
                     let bit = taken.trailing_ones();
-                    // Acquire: the number's last owner has finished with everything under it.
+                    // Acquire: all that the last owner of this number did happens before.
                     taken = word.fetch_or(1 << bit, Ordering::Acquire);
                     if taken & 1 << bit == 0 {
                         return Self(index * 64 + bit as usize);

@@ -1,8 +1,8 @@
-//! Kafka's variable-length integers: LEB128, zig-zag for signed values, at most 5 bytes for 32
-//! and 10 for 64 bits (formats section 1).
+//! Kafka's variable-length integers: LEB128, with zig-zag encoding for signed values. A value of 32
+//! bits takes at most 5 bytes, and a value of 64 bits at most 10.
 
-/// Decodes an unsigned value of at most `limit_bits` bits and returns it with its size; `None` when
-/// the data ends first or the encoding is too long.
+/// Decodes an unsigned value of at most `limit_bits` bits and returns it with its size. Returns
+/// `None` when the data ends within the value or the encoding is too long.
 #[inline]
 fn read_unsigned(data: &[u8], limit_bits: u32) -> Option<(u64, usize)> {
     let max_bytes = limit_bits.div_ceil(7) as usize;
@@ -10,7 +10,7 @@ fn read_unsigned(data: &[u8], limit_bits: u32) -> Option<(u64, usize)> {
     for (index, &byte) in data.iter().take(max_bytes).enumerate() {
         let shift = 7 * index as u32;
         let part = u64::from(byte & 0x7f);
-        // The last byte may only carry the bits that are left.
+        // The last byte may contain only the bits that are left.
         if limit_bits - shift < 7 && part >> (limit_bits - shift) != 0 {
             return None;
         }

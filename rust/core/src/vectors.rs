@@ -2,7 +2,7 @@
 
 const SOURCE: &str = include_str!("../../../tests/vectors.py");
 
-/// Returns the bytes of a vector; empty for an unknown name, which every test notices.
+/// Returns the bytes of a vector. For an unknown name it returns no bytes, so that the test fails.
 pub fn vector(name: &str) -> Vec<u8> {
     let key = format!("    \"{name}\": ");
     let Some((_, rest)) = SOURCE.split_once(&key) else {

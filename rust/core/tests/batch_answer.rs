@@ -1,4 +1,4 @@
-//! Answers to reads: they equal the scanner's rows, and there is none for unusual input.
+//! Answers to reads equal the rows of a scan, and unusual input gets no answer.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 

@@ -44,8 +44,8 @@ fn repair(data: &mut [u8], position: usize, size: usize) {
     data[position + 4..position + 8].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// Returns kind and position of an error, an `Io` error when there was none: no decoder returns
-/// one.
+/// Returns kind and position of an error, or `Io` when there was no error. No decoder returns an
+/// error of kind `Io`.
 fn failure(result: Result<RemoteLogIndex, Error>) -> (ErrorKind, u64) {
     result.err().map_or((ErrorKind::Io, 0), |error| (error.kind, error.position))
 }
@@ -84,7 +84,7 @@ fn every_flip_of_a_golden_entry_is_found_and_located() {
             _ => ErrorKind::BadCrc,
         };
         assert_eq!(kind, expected, "bit {bit}");
-        // A bad entry in the middle makes the file suspect, also for a reader that recovers.
+        // A bad entry in the middle is an error also with `recover`.
         if position == 0 {
             assert_eq!(failure(decode(&flipped, true)), (kind, 0));
         }
@@ -131,7 +131,7 @@ fn append_that_never_reached_the_disk_is_torn() {
     assert_eq!(failure(decode(&data, false)), (ErrorKind::BadLength, 95));
     let found = decode(&data, true).unwrap();
     assert_eq!((found.len(), found.valid_length), (2, 95));
-    // A last entry that reached the disk in part, with and without its trailer.
+    // Only a part of the last entry reached the disk, with and without its trailer.
     let mut data = golden();
     data[90] ^= 0xff;
     for data in [data.clone(), with_trailer(data, 49)] {
@@ -163,7 +163,7 @@ fn impossible_values_with_a_right_checksum_are_refused() {
         assert_eq!(failure(decode(&data, false)), (kind, 0), "{bytes:?} at {at}");
         assert_eq!(failure(decode(&data, true)), (kind, 0));
     }
-    // Lengths that agree with each other but not with the format or the file.
+    // These lengths agree with each other, but not with the format or the file.
     let mut data = golden();
     data[2..4].copy_from_slice(&45i16.to_be_bytes());
     data[44..46].copy_from_slice(&(-1i16).to_be_bytes());
@@ -229,7 +229,7 @@ fn groups_never_split_a_batch() {
     let gap = BatchRuns { position: &[0, 100, 250, 301, 700], ..runs };
     assert_eq!(gap.encode("k", 1).unwrap_err().position, 3);
     assert!(BatchRuns { size_bytes: &[100, 150, 0, 400, 10], ..runs }.encode("k", 1).is_err());
-    // Two batches of together more than 2^31 bytes become two entries, whatever the group size.
+    // Two batches that together have more than 2^31 bytes become two entries for any group size.
     let large = BatchRuns {
         position: &[0, 2_000_000_000],
         size_bytes: &[2_000_000_000; 2],

@@ -1,5 +1,5 @@
-//! Damaged and arbitrary bytes: the decoder returns an error, a shorter result or the true records,
-//! never a panic, a huge allocation or a view outside its buffers.
+//! For damaged and arbitrary bytes, the decoder returns an error, a shorter result or the true
+//! records. It never panics, allocates huge memory or returns a view outside its buffers.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "build/mod.rs"]
@@ -68,7 +68,7 @@ fn check(data: &[u8], records: &Records) {
     assert!(records.offset.windows(2).all(|pair| pair[0] < pair[1]));
 }
 
-/// Returns three batches of a log; the middle one is damaged by the tests.
+/// Returns three batches of a log. The tests damage the middle batch.
 fn three_batches(codec: i16) -> Vec<u8> {
     let record = |index: i32| Record {
         timestamp_delta: i64::from(index) * 50,
@@ -170,7 +170,7 @@ fn batch_cannot_claim_more_memory_than_its_bytes_justify() {
             assert!(decode(&data, true).is_err(), "codec {codec}, count {count}");
         }
     }
-    // Many rows in few bytes before much data: the reserved memory stays small.
+    // Many rows in few bytes are followed by much data. The reserved memory stays small.
     let record = |offset_delta| Record { offset_delta, ..Record::default() };
     let records: Vec<Record> = (0..100_000).map(record).collect();
     let mut data = batch(0, 4, &records);

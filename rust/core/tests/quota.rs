@@ -1,5 +1,5 @@
-//! The public interface of the quota sensor on one thread: Kafka's cases, limits, clocks, bad
-//! input.
+//! Tests of the public interface of the quota sensor on one thread: Kafka's cases, limits, clocks,
+//! bad input.
 
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -76,8 +76,8 @@ fn case_b_record_starts_the_clock() {
 fn case_c_steady_stream_at_the_limit_is_never_over() {
     let sensor = kafka(1000);
     for half in 0..7 {
-        // Checked before the record of the same moment; after it, the rate exceeds the limit at
-        // 1000.
+        // The rate is checked before the record of the same time. After that record, the rate
+        // exceeds the limit at 1000.
         assert_eq!(sensor.throttle_ms(half * 500), 0);
         if [2000, 3000].contains(&(half * 500)) {
             check(&sensor, half * 500, 1000.0, 0);
@@ -337,7 +337,8 @@ fn grant_larger_than_the_window_is_given_and_paid_for() {
     let sensor = sensor(RateMode::Window, 2, Some(1000));
     let token = granted(sensor.try_reserve(20_000, 0));
     assert_eq!(sensor.settle(token, 20_000, 0), Ok(()));
-    // The debt must fall below 2,000: 18 buckets pay 18,000, and one more makes it smaller.
+    // The debt must fall below 2,000. 18 buckets pay 18,000, and one more bucket makes the debt
+    // smaller than 2,000.
     assert_eq!(wait_ms(sensor.try_reserve(20_000, 0)), 19_000);
     assert_eq!(wait_ms(sensor.try_reserve(20_000, 18_999)), 1);
     granted(sensor.try_reserve(20_000, 19_000));
@@ -362,7 +363,7 @@ fn fractions_of_a_byte_are_paid() {
     };
     let sensor = QuotaSensor::new(settings).expect("good settings");
     granted(sensor.try_reserve(3, 0));
-    // A thousandth of a byte is paid per millisecond, and less than a thousandth may be owed.
+    // Each millisecond pays a thousandth of a byte, and the debt may be less than a thousandth.
     for now_ms in 0..3000 {
         assert_eq!(wait_ms(sensor.try_reserve(3, now_ms)), 3000 - now_ms as u64);
     }

@@ -26,7 +26,7 @@ enum Step {
     Settle(usize, u64),
 }
 
-/// Amounts around the limit of one second, sometimes a huge one, sometimes 0.
+/// Amounts around the limit of one second; some amounts are huge, and some are 0.
 fn amounts() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..1500_u64, 2 => Just(0_u64), 1 => 0..20_000_u64]
 }
@@ -50,7 +50,7 @@ fn steps(window_ms: i64, reservations: bool) -> impl Strategy<Value = Vec<Step>>
     prop::collection::vec(step, 1..120)
 }
 
-/// Buckets of KIP-956: every record with its bucket.
+/// The buckets of KIP-956, as a list of every record with its bucket.
 struct Buckets {
     num_samples: i64,
     window_ms: i64,
@@ -99,7 +99,7 @@ impl Buckets {
     }
 }
 
-/// `SampledStat`, `SimpleRate` and `QuotaUtils`, implemented as described.
+/// Kafka's `SampledStat`, `SimpleRate` and `QuotaUtils`, implemented directly.
 struct KafkaRing {
     num_samples: usize,
     window_ms: i64,
@@ -156,11 +156,12 @@ impl KafkaRing {
     }
 }
 
-/// Grants as described: the N + 1 newest buckets and the debt, computed from the list.
+/// The conditions of a grant: the N + 1 newest buckets and the debt, computed from the list of
+/// events.
 #[derive(Default)]
 struct Grants {
-    /// Thousandths of a byte owed at the start of the current bucket, and the minimum of that since
-    /// no reservation was outstanding.
+    /// Debt in thousandths of a byte at the start of the current bucket, and its minimum since the
+    /// last time without an outstanding reservation.
     owed: u128,
     lowest: u128,
     bucket: i64,
@@ -367,7 +368,7 @@ fn most_in_a_sliding_window(sent: &[(i64, u64)], span_ms: i64) -> u64 {
     most
 }
 
-/// Asks every millisecond from `start_ms` on and sends in units.
+/// Checks the quota at each of `times_ms`, and sends units while it is not exceeded.
 fn send_while_not_over(
     sensor: &QuotaSensor,
     unit: u64,
@@ -433,7 +434,7 @@ fn unit_larger_than_the_window_is_paced_at_the_limit_and_tenfold_by_kafka() {
             by_kafka += unit;
         }
         if let Ok(Reserve::Granted(token)) = ours.try_reserve(unit, now_ms) {
-            // Half of them turn out smaller; the unused bytes are returned.
+            // Half of the segments turn out smaller, and the unused bytes are returned.
             let actual = if by_us % 2 == 0 { unit } else { unit / 2 + 1 };
             assert_eq!(ours.settle(token, actual, now_ms), Ok(()));
             by_us += actual;

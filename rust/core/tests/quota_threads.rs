@@ -1,5 +1,5 @@
-//! The quota sensor with many threads: exact to the byte, and the limit is never exceeded
-//! unnoticed.
+//! Many threads use a quota sensor. It counts every byte, and a thread that exceeds the limit
+//! always gets a throttle time.
 
 #![allow(clippy::expect_used, clippy::panic, missing_docs)]
 
@@ -60,7 +60,7 @@ fn exact(rate: RateMode, records: u64) {
         (each / 1000) * (999 * 1000 / 2) + (each % 1000) * (each % 1000).saturating_sub(1) / 2;
     let recorded = THREADS * thousands + each * (THREADS * (THREADS - 1) / 2);
     assert_eq!(sensor.total(), recorded);
-    // Everything expires, and no bytes remain.
+    // All samples expire, and no bytes remain.
     let later_ms = clock_ms.into_inner() + 1000;
     assert_eq!(sensor.snapshot(later_ms).window_bytes, 0);
     assert_eq!(sensor.total(), recorded);
@@ -81,8 +81,8 @@ fn sixty_four_threads_are_exact_to_the_byte_over_a_thousand_million_records() {
 
 #[test]
 fn concurrent_records_never_exceed_the_limit_unnoticed() {
-    // A thread that gets 0 continues. The last record over the limit must get a throttle time, and
-    // so must all later ones.
+    // A thread that gets 0 continues. The last record over the limit and all later records must get
+    // a throttle time.
     for rate in [RateMode::Window, RateMode::Elapsed] {
         for round in 0..200 {
             let limit = 1000 + round;

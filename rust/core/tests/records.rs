@@ -1,5 +1,5 @@
-//! Decoding records into columns: bytes written by Kafka, every codec and version, every kind of
-//! row.
+//! Tests of decoding records into columns: bytes that Kafka wrote, every codec and version, every
+//! kind of row.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "build/mod.rs"]
@@ -199,7 +199,7 @@ fn deltas_of_every_size() {
     let sizes: Vec<i64> = (0..31).flat_map(edges).filter(|&size| size < 1 << 30).collect();
     for &first in &sizes {
         for timestamp_delta in sizes.iter().flat_map(|&size| [size, -size]) {
-            // Only the gap detects a wrong delta: a smaller one would still ascend.
+            // Only the gap detects a wrong delta, because a smaller delta would still ascend.
             let record = |offset_delta: i64| Record {
                 timestamp_delta,
                 offset_delta: offset_delta as i32,
@@ -242,7 +242,7 @@ fn keys_that_start_late_or_never() {
 
 #[test]
 fn compressed_batches_share_buffers_and_spill_into_new_ones() {
-    // Usual ratios, far higher ratios in the last batches, and the reverse.
+    // Batches with usual ratios, batches with much higher ratios at the end, and the reverse order.
     let sizes = |count: u64, size| (0..count).map(move |index| text(index, size));
     let usual = || sizes(40, 150_000).collect::<Vec<_>>();
     let dense = || (0..40).map(|index| vec![index; 150_000]).collect::<Vec<_>>();
@@ -329,7 +329,8 @@ fn tails_end_the_decode_and_corruption_refuses_it() {
     let first = batch(0, 0, &many(3));
     let mut data = first.clone();
     data.extend(batch(100, 0, &many(3)));
-    // The first seven bytes of the second batch are zero, which alone is a zero tail.
+    // The first seven bytes of the second batch are zero. If only these bytes follow the first
+    // batch, they are a zero tail.
     for size in first.len() + 8..data.len() {
         let records = decode(&data[..size]);
         assert_eq!(records.stop.reason, StopReason::TornTail);

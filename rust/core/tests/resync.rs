@@ -1,4 +1,4 @@
-//! The search for the next sound batch finds it, and rejects batches inside of records.
+//! The search finds the next sound batch, and rejects batches inside records.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -58,7 +58,8 @@ fn batches_between_two_damaged_ones_are_found() {
 
 #[test]
 fn false_headers_stay_within_their_budget() {
-    // Each of many headers claims half of the file; none has the right checksum.
+    // Each of many headers claims half of the file as its batch. None of them has the right
+    // checksum.
     let mut header = batch(0, &[])[..61].to_vec();
     header[8..12].copy_from_slice(&(2i32 << 20).to_be_bytes());
     let bytes = header.repeat(4 << 20 >> 6);

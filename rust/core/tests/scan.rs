@@ -1,4 +1,5 @@
-//! Scans of files and slices give the same rows and the same stop, wherever block borders cut.
+//! Scans of files and slices give the same rows and the same stop for any position of block
+//! borders.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
@@ -125,7 +126,7 @@ fn a_copy_holds_every_byte_that_was_scanned() {
     assert!(arrived == bytes, "{} bytes arrived, {} expected", arrived.len(), bytes.len());
     assert_eq!((reason, hash), (StopReason::End, Some(crc32c(&bytes))));
 
-    // Whatever stops the scan, the copy holds all bytes that were read.
+    // Also when the scan stops early, the copy holds all bytes that were read.
     let (arrived, reason, hash) = copied(&bytes[..bytes.len() - 1]);
     assert_eq!((reason, hash), (StopReason::TornTail, None));
     assert!(bytes.starts_with(&arrived));
@@ -218,8 +219,8 @@ fn every_bit_flip_under_the_crc_is_detected() {
         let starts = [0usize, 71, 132];
         let owner = starts.iter().rposition(|&start| start <= bit / 8).expect("a batch");
         let field = bit / 8 - starts[owner];
-        // Base offset and leader epoch lie outside the CRC; the copy path checks them against
-        // the segment's name, its neighbours and the leader epochs.
+        // The CRC does not cover base offset and leader epoch. The copy path compares them with the
+        // segment's name, the neighbouring segments and the leader epochs.
         if (0..8).contains(&field) || (12..16).contains(&field) {
             continue;
         }

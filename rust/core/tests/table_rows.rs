@@ -1,4 +1,5 @@
-//! Table rows equal the records that a decode of the same bytes returns, and end where they should.
+//! Table rows equal the records that a decode of the same bytes returns, and end at the right
+//! position.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 #[path = "build/mod.rs"]
@@ -128,8 +129,8 @@ fn truth(bytes: &[u8]) -> Vec<Row> {
         .collect()
 }
 
-/// Returns batches of all sizes up to `most` bytes: nulls, empty and long values, headers, gaps,
-/// markers.
+/// Returns batches of all sizes up to `most` bytes, with nulls, empty and long values, headers,
+/// gaps and markers.
 fn segment(batches: i64, most: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut offset = 0;

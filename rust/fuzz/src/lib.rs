@@ -1,4 +1,4 @@
-//! libFuzzer around the fuzz targets of `tierlog-core`.
+//! Runs the fuzz targets of `tierlog-core` with libFuzzer.
 
 pub mod memory;
 #[path = "../../core/tests/fuzzing/repair.rs"]
@@ -9,8 +9,8 @@ pub mod targets;
 use repair::Chance;
 use targets::Target;
 
-/// Mutates the first `size` bytes of `data`, makes at most `max_size` of them, and repairs what
-/// would keep the target from looking at them.
+/// Mutates the first `size` bytes of `data` and returns their new number, at most `max_size`.
+/// Repairs checksums and lengths, so that the target does not refuse the input at once.
 pub fn mutate(target: &Target, data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     let data = &mut data[..max_size.max(size)];
     let mut inner = |data: &mut [u8], size| libfuzzer_sys::fuzzer_mutate(data, size, data.len());

@@ -3,14 +3,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The most memory that may be in use beyond what was before the input. A legacy message opens to a
-/// thousand times its size, and its memory grows by doubling.
+/// Largest memory that one input may use. A legacy message may decompress to a thousand times its
+/// size, and its memory grows by doubling.
 const LIMIT_BYTES: usize = 8 << 20;
 
 static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 static MOST_BYTES: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Counts the bytes in use and refuses those above the limit.
+/// Counts the bytes in use and refuses allocations above the limit.
 pub struct Limited;
 
 impl Limited {
@@ -19,8 +19,8 @@ impl Limited {
     }
 }
 
-// SAFETY: the system's allocator does all the work. A null pointer is what a failed allocation
-// returns; the program then ends with a message.
+// SAFETY: the system's allocator does all the work. A failed allocation returns a null pointer, and
+// the program then ends with a message.
 unsafe impl GlobalAlloc for Limited {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if self.take(layout.size()) {

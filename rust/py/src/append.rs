@@ -1,5 +1,5 @@
-//! Appends to a log: batches with the values that a broker assigns, and the indexes of the segment
-//! that receives them.
+//! Functions for appends to a log: they write the values that a broker assigns into batches, and
+//! build the indexes of the segment that receives the batches.
 
 use std::mem;
 
@@ -18,7 +18,8 @@ use crate::index::producers_before;
 use crate::segment::{Batches, Source};
 
 /// Returns a copy of validated batches with the values that a broker assigns: offsets, the leader
-/// epoch, and the largest timestamp of each batch or, with `log_append_time`, the append time.
+/// epoch, and the largest timestamp of each batch. With `log_append_time`, the timestamps are
+/// append times.
 #[pyfunction]
 fn assign_offsets<'py>(
     py: Python<'py>,
@@ -54,13 +55,13 @@ fn assign_offsets<'py>(
 pub struct SegmentIndexer {
     visitor: RebuildVisitor,
     interval_bytes: u64,
-    /// Bytes of each index that were taken.
+    /// Number of bytes of each index that `take_entries` has returned.
     taken: [usize; 3],
 }
 
 #[pymethods]
 impl SegmentIndexer {
-    /// Begins the segment at `base_offset` with the producer state of a snapshot.
+    /// Starts a segment at `base_offset` with the producer state of a snapshot.
     #[new]
     fn new(
         py: Python<'_>,
@@ -74,7 +75,7 @@ impl SegmentIndexer {
         Ok(Self { visitor, interval_bytes: index_interval_bytes, taken: [0; 3] })
     }
 
-    /// Adds the batches of a source. Its first byte is at `position` of the segment.
+    /// Adds the batches of a source. The first byte of the source is at `position` of the segment.
     fn push(
         &mut self,
         py: Python<'_>,
@@ -94,15 +95,17 @@ impl SegmentIndexer {
         }
     }
 
-    /// Returns the entries since the last call: offset, time and transaction index.
+    /// Returns the entries that were added since the last call to the offset, time and transaction
+    /// index.
     fn take_entries<'py>(&mut self, py: Python<'py>) -> [Bound<'py, PyBytes>; 3] {
         let entries = self.visitor.rebuilder.entries();
         let taken = mem::replace(&mut self.taken, entries.map(<[u8]>::len));
         [0, 1, 2].map(|index| PyBytes::new(py, &entries[index][taken[index]..]))
     }
 
-    /// Ends the segment and begins the next one. Returns the last entries of the time index and
-    /// the producer snapshot between the two, without producers silent for `expiration_ms`.
+    /// Ends the segment and starts the next segment. Returns the last entries of the time index,
+    /// and the producer snapshot at the end of the segment. The snapshot leaves out producers that
+    /// wrote nothing for `expiration_ms`.
     fn roll<'py>(
         &mut self,
         py: Python<'py>,
@@ -129,19 +132,19 @@ impl SegmentIndexer {
         PyBytes::new(py, &self.visitor.rebuilder.producers().to_snapshot())
     }
 
-    /// Offset after the last batch; the base offset of an empty segment.
+    /// Offset after the last batch, or the base offset of an empty segment.
     #[getter]
     fn end_offset(&self) -> i64 {
         self.visitor.rebuilder.end_offset()
     }
 
-    /// First offset of the oldest open transaction, None without one.
+    /// First offset of the oldest open transaction, or None if no transaction is open.
     #[getter]
     fn first_open_transaction_offset(&self) -> Option<i64> {
         self.visitor.rebuilder.producers().first_open_offset()
     }
 
-    /// Largest timestamp of any batch, -1 without one.
+    /// Largest timestamp of any batch, or -1 if there is none.
     #[getter]
     fn max_timestamp_ms(&self) -> i64 {
         self.visitor.rebuilder.max_timestamp_ms()

@@ -1,8 +1,9 @@
 //! Converts buffers from and to Python.
 //!
-//! In: any C-contiguous buffer. A read-only one is used in place while a Python buffer view keeps
-//! it alive; a writable one is copied first, because another thread may change it while the
-//! interpreter lock is released. Out: [`Column`], a typed vector that numpy wraps without a copy.
+//! From Python, any C-contiguous buffer is accepted. A read-only buffer is used in place, and a
+//! Python buffer view keeps it alive. A writable buffer is copied first, because another thread may
+//! change it while the interpreter lock is released. To Python, [`Column`] passes a typed vector
+//! that numpy wraps without a copy.
 #![expect(unsafe_code, reason = "buffers are raw memory")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -31,7 +32,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// Takes a buffer; copies it first if it is writable.
+    /// Takes a buffer and copies it if it is writable.
     pub fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let view = contiguous(object)?;
         if view.readonly() {
@@ -40,8 +41,8 @@ impl Input {
         Ok(Self::Copy(view_bytes(&view).to_vec()))
     }
 
-    /// Takes a buffer in place even if it is writable. Only for work that neither keeps the bytes
-    /// nor bases memory accesses on them (checksums).
+    /// Takes a buffer in place even if it is writable. Only for work such as checksums, which
+    /// neither keeps the bytes nor uses them to compute memory addresses.
     pub fn shared(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         contiguous(object).map(Self::View)
     }
@@ -60,8 +61,8 @@ pub fn duplicate(descriptor: RawFd) -> io::Result<File> {
     if descriptor < 0 {
         return Err(io::Error::from_raw_os_error(9));
     }
-    // SAFETY: the borrow ends with this call; it is not -1, and a number that is not open only
-    // makes the duplication fail.
+    // SAFETY: the borrow ends with this call. The descriptor is not -1, and if it is not open, the
+    // duplication only fails.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
     borrowed.try_clone_to_owned().map(File::from)
 }
@@ -74,7 +75,9 @@ fn contiguous(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
         ))
     })?;
     if !view.is_c_contiguous() {
-        return Err(PyBufferError::new_err("expected a C-contiguous buffer, found a strided one"));
+        return Err(PyBufferError::new_err(
+            "expected a C-contiguous buffer, found a strided buffer",
+        ));
     }
     Ok(view)
 }
@@ -84,11 +87,11 @@ fn view_bytes(view: &PyUntypedBuffer) -> &[u8] {
         return &[];
     }
     // SAFETY: the view is C-contiguous and holds `len_bytes` bytes at `buf_ptr` until it is
-    // dropped, which the returned lifetime forbids before the slice is.
+    // dropped. The returned lifetime ensures that the slice is dropped before the view.
     unsafe { slice::from_raw_parts(view.buf_ptr().cast::<u8>(), view.len_bytes()) }
 }
 
-/// A column of numbers that is read value by value while the interpreter lock is held, so that no
+/// A column of numbers. It is read value by value while the interpreter lock is held, so that no
 /// thread changes it meanwhile. Each value is read once.
 pub struct Numbers<T: Element> {
     start: *const T,
@@ -102,7 +105,7 @@ pub type Longs = Numbers<i64>;
 pub type Ints = Numbers<i32>;
 
 impl<T: Element> Numbers<T> {
-    /// Takes a C-contiguous column; errors call it `name`.
+    /// Takes a C-contiguous column. Errors call the column `name`.
     pub fn new(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         let view = PyBuffer::<T>::get(object)
             .map_err(|error| PyTypeError::new_err(format!("{name}: {error}")))?;
@@ -136,7 +139,7 @@ impl<T: Element> Numbers<T> {
     }
 }
 
-/// The unwritten rest of new Python bytes, for the caller of [`new_bytes`].
+/// The rest of new Python bytes that is not written yet, for the `fill` function of [`new_bytes`].
 pub struct Place {
     next: *mut u8,
     left: usize,
@@ -160,15 +163,15 @@ impl Place {
     }
 }
 
-/// Returns new Python bytes of `size`. `fill` writes them in place, part by part, and `seal` works
-/// on the whole without the interpreter lock.
+/// Returns new Python bytes of `size`. `fill` writes the bytes in place, part by part. `seal` then
+/// changes all of them without the interpreter lock.
 pub fn new_bytes<'py>(
     py: Python<'py>,
     size: usize,
     fill: impl FnOnce(&mut Place) -> PyResult<()>,
     seal: impl FnOnce(&mut [u8]) + Send,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    // SAFETY: with a null pointer CPython creates bytes with uninitialised content; no allocation
+    // SAFETY: for a null pointer, CPython creates bytes with uninitialised content. No allocation
     // exceeds isize::MAX. The object is new, so its content may be written.
     let (bytes, start) = unsafe {
         let object = ffi::PyBytes_FromStringAndSize(ptr::null(), size as ffi::Py_ssize_t);
@@ -202,7 +205,7 @@ pub enum Values {
     U8(Vec<u8>),
     /// Arrow binary views, 16 bytes each.
     View(Vec<u128>),
-    /// Bytes of a read, in a buffer that returns to its pool with the column.
+    /// Bytes of a read, in a buffer that returns to its pool when the column is dropped.
     Pooled(PooledBuffer),
 }
 
@@ -218,7 +221,7 @@ impl Column {
     /// Wraps a vector.
     pub fn new(values: Values) -> Self {
         let (_, length, item_size, _) = describe(&values);
-        // An allocation never exceeds isize::MAX bytes, so neither does its length.
+        // An allocation never exceeds isize::MAX bytes, so its length does not either.
         Self { shape: [length as isize], strides: [item_size as isize], values }
     }
 
@@ -227,7 +230,7 @@ impl Column {
         &self.values
     }
 
-    /// Returns the views of a column of views, an empty slice for another column.
+    /// Returns the views of a column of views, or an empty slice for any other column.
     pub fn views(&self) -> &[u128] {
         match &self.values {
             Values::View(views) => views,
@@ -235,7 +238,7 @@ impl Column {
         }
     }
 
-    /// Returns the bytes of a column of bytes, an empty slice for another column.
+    /// Returns the bytes of a column of bytes, or an empty slice for any other column.
     pub fn bytes(&self) -> &[u8] {
         match &self.values {
             Values::U8(bytes) => bytes,
@@ -243,7 +246,7 @@ impl Column {
         }
     }
 
-    /// Returns the values of a column of i64, an empty slice for another column.
+    /// Returns the values of a column of i64, or an empty slice for any other column.
     pub fn i64_values(&self) -> &[i64] {
         match &self.values {
             Values::I64(values) => values,
@@ -263,7 +266,7 @@ impl Column {
 }
 
 impl Values {
-    /// Puts large memory into the pools for later columns and reads.
+    /// Puts the memory into a pool for later columns or reads, if it is large.
     pub fn release(self) {
         match self {
             Self::I64(column) => give_column(column),

@@ -1,9 +1,10 @@
 //! C interface of the index cache. Keys and values are Python objects.
 //!
-//! All functions except [`find_position`], [`len`], [`weight`] and [`load_wait`] are called with
-//! the interpreter lock and report errors like Python's own C functions: null or -1 with an
-//! exception set. They keep the interpreter lock, also while they hold the cache's lock. No Python
-//! code runs under the cache's lock, so the two locks cannot deadlock.
+//! The caller of every function except [`find_position`], [`len`], [`weight`] and
+//! [`crate::load::wait`] holds the interpreter lock. Such a function reports errors like Python's
+//! own C functions: it returns null or -1 and sets an exception. It keeps the interpreter lock,
+//! also while it holds the cache's lock. No Python code runs under the cache's lock, so the two
+//! locks cannot deadlock.
 //!
 //! Removed entries are kept for [`take_removed`] if a listener was requested; `_hot.pyx` calls the
 //! listener.
@@ -24,7 +25,8 @@ use crate::key::KeyBytes;
 use crate::object::{Index, Key, Object, Value, key_of, python, raise, raise_closed, with_key};
 use crate::pointers::slice_of;
 
-/// Result of [`find_position`] for an absent key; the others are positions and -1, "past the end".
+/// Result of [`find_position`] for an absent key. Other results are a position, or -1 for an offset
+/// past the end.
 const MISS: i64 = -2;
 const CLOSED: i64 = -4;
 const RAISED: i64 = -5;
@@ -49,31 +51,31 @@ pub struct Stats {
     weight_bytes: u64,
 }
 
-/// Removed entries that the listener was not yet told about.
+/// Removed entries with which the listener was not called yet.
 #[derive(Default)]
 struct Removed(Mutex<Vec<(Object, Object, RemovalCause)>>);
 
-/// Number of forks between the process that loaded the module and this one.
+/// Number of forks between the process that loaded the module and this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Returns that number.
+/// Returns the number of forks between the process that loaded the module and this process.
 pub fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
 /// Registers the handler that counts forks in child processes.
 pub fn notice_forks() {
-    // SAFETY: the handler only increments an atomic. The call fails when memory is exhausted;
-    // children then use the cache that they inherit.
+    // SAFETY: the handler only increments an atomic. The call fails when memory is exhausted. Child
+    // processes then use the cache that they inherit.
     unsafe { libc::pthread_atfork(None, None, Some(forked)) };
 }
 
-/// A cache as C sees it. A forked child creates its own cache inside, because a thread that the
-/// child does not have may hold the lock of the inherited one.
+/// A cache as C sees it. A forked child creates its own cache in the handle. The lock of the
+/// inherited cache may be held by a thread that does not exist in the child.
 pub struct Handle {
     inner: AtomicPtr<Inner>,
     max_bytes: AtomicU64,
@@ -166,7 +168,7 @@ impl Removed {
     }
 }
 
-/// Returns the time to live; `None` (no expiry) for 0 and less.
+/// Returns the time to live, or `None` (no expiry) if `ttl_ms` is 0 or less.
 fn ttl_of(ttl_ms: i64) -> Option<u64> {
     u64::try_from(ttl_ms).ok().filter(|&ttl_ms| ttl_ms > 0)
 }
@@ -252,7 +254,7 @@ pub unsafe extern "C" fn get(
     }
 }
 
-/// Returns 1 when a key is in the cache, 0 when not, -1 with an exception.
+/// Returns 1 when a key is in the cache, 0 when it is not, or -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -271,8 +273,8 @@ pub unsafe extern "C" fn contains(
     }
 }
 
-/// Returns the byte position of an offset in the value of a key, -1 past its end, or one of the
-/// codes; -5 with an exception.
+/// Returns the byte position of an offset by the index that is the value of a key. Returns -1 if
+/// the offset is past the end, [`RAISED`] with an exception, or another one of the codes.
 ///
 /// # Safety
 /// As [`get`].
@@ -297,8 +299,8 @@ pub unsafe extern "C" fn lookup_position(
     }
 }
 
-/// Does what [`lookup_position`] does with the bytes of a key, without the interpreter lock and
-/// without exceptions.
+/// Does the same as [`lookup_position`] for the bytes of a key. Needs no interpreter lock and sets
+/// no exception.
 ///
 /// # Safety
 /// `handle` came from [`new`]; `key` is null or holds `length` bytes.
@@ -323,7 +325,7 @@ fn find(cache: &Core, key: &KeyBytes, target_offset: i64, now_ms: i64) -> i64 {
     }
 }
 
-/// Puts a value. Returns 1 when it is kept, 0 when it is too heavy, -1 with an exception.
+/// Puts a value. Returns 1 when it is kept, 0 when it is too heavy, or -1 with an exception.
 ///
 /// # Safety
 /// As [`get`]; `value` is alive, and `index` is null or a part of it.
@@ -348,7 +350,7 @@ pub unsafe extern "C" fn put(
     }
 }
 
-/// Removes a key. Returns 1 when it was in the cache, 0 when not, -1 with an exception.
+/// Removes a key. Returns 1 when it was in the cache, 0 when it was not, or -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -364,7 +366,7 @@ pub unsafe extern "C" fn remove(handle: *const Handle, key: *mut ffi::PyObject) 
 }
 
 /// Removes every key for which a Python function returns true. Returns the number of removed
-/// entries, -1 with an exception.
+/// entries, or -1 with an exception.
 ///
 /// # Safety
 /// As [`get`]; `predicate` is alive.
@@ -395,7 +397,7 @@ pub unsafe extern "C" fn remove_if(handle: *const Handle, predicate: *mut ffi::P
     }
 }
 
-/// Removes expired entries. Returns their number, -1 with an exception.
+/// Removes expired entries. Returns their number, or -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -409,7 +411,7 @@ pub unsafe extern "C" fn sweep(handle: *const Handle, now_ms: i64) -> i64 {
     cache.sweep(now_ms) as i64
 }
 
-/// Changes the byte limit; -1 with an exception.
+/// Changes the byte limit. Returns 0, or -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -426,7 +428,7 @@ pub unsafe extern "C" fn resize(handle: *const Handle, max_bytes: u64) -> c_int 
     0
 }
 
-/// Changes the time to live; -1 with an exception.
+/// Changes the time to live. Returns 0, or -1 with an exception.
 ///
 /// # Safety
 /// As [`get`].
@@ -443,7 +445,7 @@ pub unsafe extern "C" fn set_ttl(handle: *const Handle, ttl_ms: i64) -> c_int {
     0
 }
 
-/// Removes everything and keeps nothing from then on.
+/// Removes all entries. From then on the cache holds no entries.
 ///
 /// # Safety
 /// As [`get`].

@@ -1,6 +1,6 @@
-//! The C function table that `tierlog._hot`, and through it the Cython code of other packages,
-//! calls without the interpreter lock. `_hot.pxd` repeats its layout. A change of the layout must
-//! raise [`VERSION`].
+//! The C function table. `tierlog._hot` calls its functions, also for the Cython code of other
+//! packages. `_hot.pxd` repeats the layout of the table. If the layout changes, [`VERSION`] must be
+//! raised.
 #![expect(unsafe_code, reason = "C callers hand over pointers")]
 
 use std::ffi::{CStr, c_int};
@@ -22,7 +22,7 @@ use crate::{cache, load, quota};
 const VERSION: u32 = 4;
 const NAME: &CStr = c"tierlog._core._C_API";
 
-/// The table. New functions are only added at its end.
+/// The table. New functions are added only at the end.
 #[repr(C)]
 struct Api {
     version: u32,
@@ -81,7 +81,8 @@ struct Api {
     load_let_go: unsafe extern "C" fn(*mut Turn),
 }
 
-/// Finds the largest entry of a `.index` at or below an offset; (base, 0) without one.
+/// Finds the last entry of a `.index` at or below an offset. The result is (base, 0) if there is no
+/// such entry.
 ///
 /// # Safety
 /// `data` is null or holds `length` bytes; `offset` and `position` can be written.
@@ -103,7 +104,7 @@ unsafe extern "C" fn lookup_offset_index(
     }
 }
 
-/// Prepares look-ups in the remoteLogIndex whose columns are in `index`.
+/// Prepares `index` for look-ups in the remoteLogIndex whose columns it points at.
 ///
 /// # Safety
 /// `index` can be read and written; its columns are as [`Index::survey`] says.
@@ -112,18 +113,18 @@ unsafe extern "C" fn survey_log_index(index: *mut Index) {
     unsafe { (*index).survey() };
 }
 
-/// Returns the row of a remoteLogIndex whose last offset is the first to reach an offset; -1 past
-/// the end.
+/// Returns the first row of a remoteLogIndex whose last offset is at least `target_offset`, or -1
+/// if there is no such row.
 ///
 /// # Safety
-/// `index` was surveyed, and its columns are as they were then.
+/// `survey_log_index` was called for `index`, and its columns have not changed since then.
 unsafe extern "C" fn lookup_log_index(index: *const Index, target_offset: i64) -> isize {
     // SAFETY: as the caller promises. A slice never has more than isize::MAX rows.
     unsafe { (*index).row(target_offset) }.map_or(-1, |row| row as isize)
 }
 
-/// Returns a monotonic time in milliseconds. It is a few ms behind the exact clock and far cheaper
-/// to read.
+/// Returns a monotonic time in milliseconds. It is a few ms behind the exact clock, but reading it
+/// costs much less.
 extern "C" fn coarse_now_ms() -> i64 {
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: `time` can be written.

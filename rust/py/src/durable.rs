@@ -12,7 +12,7 @@ use tierlog_core::error::Error;
 use crate::buffer::duplicate;
 use crate::error::to_python;
 
-/// Syncs open files, given as descriptors by name, several at a time. An OSError carries the name
+/// Syncs several open files at a time. `files` maps names to descriptors. An OSError has the name
 /// of the first file that failed. Each file is synced once, even after an error.
 #[pyfunction]
 pub fn sync_files(py: Python<'_>, files: &Bound<'_, PyDict>) -> PyResult<()> {

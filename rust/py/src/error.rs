@@ -1,4 +1,4 @@
-//! Converts core errors to the exceptions of `tierlog.errors`, which are defined once, in Python.
+//! Converts core errors to the exceptions that `tierlog.errors` defines in Python.
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use tierlog_core::error::{Error, ErrorKind};
 static CORRUPT_DATA: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 static CLOSED: PyOnceLock<Py<PyType>> = PyOnceLock::new();
 
-/// Returns the exception for using something that is closed.
+/// Returns the exception for the use of an object that is closed.
 pub fn closed(py: Python<'_>, text: &'static str) -> PyErr {
     CLOSED
         .import(py, "tierlog.errors", "ClosedError")

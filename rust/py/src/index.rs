@@ -1,4 +1,4 @@
-//! Kafka's index files: bytes to columns, look-ups, and the rebuild from a segment.
+//! Kafka's index files: conversion of bytes to columns, look-ups, and the rebuild from a segment.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -62,8 +62,8 @@ fn parse(
     Ok((Py::new(py, key)?, Py::new(py, value)?, found.valid_length))
 }
 
-/// Parses a `.index` and returns (offset, position, bytes used). `tail` says what may follow the
-/// entries.
+/// Parses a `.index` and returns (offset, position, bytes used). `tail` says which bytes may follow
+/// the entries.
 #[pyfunction]
 #[pyo3(signature = (data, base_offset, tail = "zeros"))]
 fn parse_offset_index(
@@ -118,8 +118,8 @@ fn parse_transaction_index(
     )
 }
 
-/// Returns the aborted transactions of [from, upper bound) as (producer id, first, last, last
-/// stable offset), and whether the list is complete.
+/// Returns the aborted transactions of the range [from, upper bound) as (producer id, first offset,
+/// last offset, last stable offset), and whether the list is complete.
 #[pyfunction]
 fn collect_aborted(
     py: Python<'_>,
@@ -136,7 +136,7 @@ fn collect_aborted(
     Ok((found.into_iter().map(fields).collect(), complete))
 }
 
-/// Parses a producer `.snapshot` into columns; -1 is unknown.
+/// Parses a producer `.snapshot` into columns, in which -1 means unknown.
 #[pyfunction]
 fn parse_producer_snapshot(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Named> {
     let input = Input::new(data)?;
@@ -165,7 +165,8 @@ fn parse_producer_snapshot(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<
     )
 }
 
-/// Returns the largest entry at or below an offset as (offset, position); (base, 0) without one.
+/// Returns the last entry at or below an offset as (offset, position), or (base, 0) if there is no
+/// such entry.
 #[pyfunction]
 fn lookup_offset_index(
     data: &Bound<'_, PyAny>,
@@ -176,7 +177,8 @@ fn lookup_offset_index(
     Ok(local_index::lookup_offset(input.bytes(), base_offset, target_offset))
 }
 
-/// Returns the first entry at or past a position as (offset, position); None past the last.
+/// Returns the first entry at or past a position as (offset, position), or None if there is no such
+/// entry.
 #[pyfunction]
 fn lookup_upper_bound(
     data: &Bound<'_, PyAny>,
@@ -187,8 +189,8 @@ fn lookup_upper_bound(
     Ok(local_index::lookup_upper_bound(input.bytes(), base_offset, end_position))
 }
 
-/// Returns the largest entry at or below a timestamp as (timestamp, offset); (-1, base) without
-/// one.
+/// Returns the last entry at or below a timestamp as (timestamp, offset), or (-1, base) if there is
+/// no such entry.
 #[pyfunction]
 fn lookup_time_index(
     data: &Bound<'_, PyAny>,
@@ -224,7 +226,7 @@ fn encode_offset_index<'py>(
 }
 
 /// Encodes (timestamp, offset) columns as a `.timeindex` or remoteTimeIndex. Rows whose timestamp
-/// does not exceed the largest one before are left out.
+/// does not exceed all earlier timestamps are left out.
 #[pyfunction]
 fn encode_time_index<'py>(
     py: Python<'py>,
@@ -252,7 +254,7 @@ fn pairs<'a>(
     if first.len() != second.len() {
         let found = format!("{} and {}", first.len(), second.len());
         return Err(PyValueError::new_err(format!(
-            "expected columns of one length, found {found}"
+            "expected columns of the same length, found {found}"
         )));
     }
     Ok(first.iter().copied().zip(second.iter().copied()))
@@ -267,31 +269,31 @@ pub struct Rebuilt {
     batch_checksums: Py<PyBytes>,
     /// `.timeindex`
     time_index: Py<PyBytes>,
-    /// `.txnindex`, empty without aborts.
+    /// `.txnindex`; empty if no transaction was aborted.
     transaction_index: Py<PyBytes>,
     /// `.snapshot` at the end offset.
     producer_snapshot: Py<PyBytes>,
-    /// (epoch, start offset) for each rise of the leader epoch.
+    /// (epoch, start offset) of each batch at which the leader epoch rises.
     leader_epochs: Vec<(i32, i64)>,
     /// (leader epoch, bytes of its batches).
     bytes_per_epoch: Vec<(i32, u64)>,
     /// Offset after the last batch.
     end_offset: i64,
-    /// First offset of the oldest open transaction, else the end offset.
+    /// First offset of the oldest open transaction, or the end offset if none is open.
     last_stable_offset: i64,
-    /// First offset of the oldest open transaction, None without one.
+    /// First offset of the oldest open transaction, or None if none is open.
     first_open_transaction_offset: Option<i64>,
-    /// Largest timestamp of any batch, -1 without one.
+    /// Largest timestamp of any batch, or -1 if there is none.
     max_timestamp_ms: i64,
-    /// Last offset of the first batch with that timestamp.
+    /// Last offset of the first batch that has the largest timestamp.
     max_timestamp_offset: i64,
     /// Rows of the scan and the reason why it stopped.
     batches: Py<Batches>,
-    /// True when the rows are complete; false when there were too many, and none are kept.
+    /// True when the rows are complete. False when there were too many rows, so none are kept.
     batches_complete: bool,
 }
 
-/// Returns the producer state of a snapshot; an empty state without one.
+/// Returns the producer state of a snapshot, or an empty state if there is no snapshot.
 pub fn producers_before(
     py: Python<'_>,
     snapshot: Option<&Bound<'_, PyAny>>,
@@ -303,9 +305,9 @@ pub fn producers_before(
 }
 
 /// Rebuilds the indexes of a whole segment, starting from the producer state of
-/// `producer_snapshot`. With `now_ms`, producers silent for `producer_id_expiration_ms` are left
-/// out. Every byte read from an open file is also written to the file `copy_to`, which errors name
-/// as `name`.
+/// `producer_snapshot`. With `now_ms`, producers that wrote nothing for `producer_id_expiration_ms`
+/// are left out. With `copy_to`, `source` must be an open file, and every byte read from it is also
+/// written to the file `copy_to`.
 #[pyfunction]
 #[pyo3(signature = (
     source, index_interval_bytes, base_offset, producer_snapshot, now_ms,
@@ -379,7 +381,8 @@ impl Rebuilt {
     }
 }
 
-/// Returns an error of the file that is read, or of the file that is written.
+/// Returns the error with the name of the file that failed: the source, or the file that is
+/// written.
 fn failed_copy(
     py: Python<'_>,
     error: Error,

@@ -1,4 +1,4 @@
-//! Cache keys: the only place that converts a Python key to the bytes that identify it.
+//! Cache keys: converts a Python key to the bytes that identify it.
 //!
 //! | Python | bytes |
 //! |---|---|
@@ -8,7 +8,8 @@
 //! | `int` of 128 bits | `I`, 16 bytes, little-endian |
 //! | `tuple` of these | `t`, then of each its length (8 bytes, little-endian) and its bytes |
 //!
-//! Only exact types are keys: `True` does not equal 1, and a subclass cannot change equality.
+//! Only these exact types are keys, so `True` does not equal 1, and a subclass cannot change
+//! equality.
 #![expect(unsafe_code, reason = "a slice by another name")]
 
 use std::hash::{Hash, Hasher};
@@ -21,7 +22,7 @@ use pyo3::types::{PyBytes, PyInt, PyString, PyTuple};
 /// Longer keys are built on the heap.
 const INLINE_BYTES: usize = 120;
 
-/// The bytes of a key, as look-ups compare them.
+/// The bytes of a key, which look-ups compare.
 #[derive(PartialEq, Eq)]
 #[repr(transparent)]
 pub struct KeyBytes([u8]);
@@ -40,8 +41,8 @@ impl KeyBytes {
 }
 
 impl Hash for KeyBytes {
-    /// Hashes without the length, which adds no information: a key is never hashed as a part of
-    /// something else.
+    /// Hashes without the length. The length adds no information, because a key is never hashed as
+    /// a part of another value.
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.0);
@@ -70,11 +71,13 @@ impl Scratch {
         Self { inline: [0; INLINE_BYTES], length: 0, heap: Vec::new() }
     }
 
-    /// Returns the bytes of a key. Raises TypeError for any other type, OverflowError for an int of
-    /// more than 128 bits, UnicodeEncodeError for a str that is not valid Unicode.
+    /// Returns the bytes of a key. Raises TypeError for a type that cannot be a key, OverflowError
+    /// for an int of more than 128 bits, and UnicodeEncodeError for a str that is not valid
+    /// Unicode.
     #[inline]
     pub fn key(&mut self, key: &Bound<'_, PyAny>) -> PyResult<&KeyBytes> {
-        // The usual keys skip `Part`, which costs more than everything else here.
+        // The usual keys are not converted to `Part`, which costs more than all the other steps
+        // here.
         if let Ok(text) = key.cast_exact::<PyString>() {
             self.push_tagged(b's', text.to_str()?.as_bytes());
         } else if let Ok(bytes) = key.cast_exact::<PyBytes>() {
@@ -85,8 +88,8 @@ impl Scratch {
         Ok(KeyBytes::new(self.bytes()))
     }
 
-    /// Returns size and bytes of the last key, if they fit into `SIZE`: a copy of fixed size is
-    /// cheaper.
+    /// Returns size and bytes of the last key if it has at most `SIZE` bytes. Copying a fixed size
+    /// is cheaper.
     #[inline]
     pub fn short<const SIZE: usize>(&self) -> Option<(usize, [u8; SIZE])> {
         let room = self.inline.first_chunk::<SIZE>()?;

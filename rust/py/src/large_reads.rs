@@ -27,7 +27,7 @@ pub fn read_pooled(
     read.map(column).map_err(|error| to_python(py, error, None))
 }
 
-/// Joins all ranges into one buffer. Raises ValueError when they exceed `size_bytes`.
+/// Joins all ranges into one buffer. Raises ValueError when they have more than `size_bytes`.
 #[pyfunction]
 pub fn join_pooled(
     py: Python<'_>,

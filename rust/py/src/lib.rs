@@ -1,6 +1,5 @@
-//! `tierlog._core`: the Python binding of tierlog-core. It only converts: it takes buffers and
-//! numbers, releases the interpreter lock, calls the core, and returns columns that numpy wraps
-//! without a copy.
+//! `tierlog._core`: the Python binding of tierlog-core. Its functions take buffers and numbers,
+//! release the interpreter lock, call the core, and return columns that numpy wraps without a copy.
 #![deny(unsafe_code)]
 
 mod append;
@@ -30,7 +29,8 @@ use pyo3::prelude::*;
 
 use crate::buffer::{Column, Input};
 
-/// Returns the CRC-32C of `data`, continued from `seed`, the checksum of the bytes before it.
+/// Returns the CRC-32C of `data`, continued from `seed`, which is the checksum of the bytes before
+/// `data`.
 #[pyfunction]
 #[pyo3(signature = (data, seed = 0))]
 fn crc32c(py: Python<'_>, data: &Bound<'_, PyAny>, seed: u32) -> PyResult<u32> {

@@ -1,4 +1,5 @@
-//! C interface for loads of cache entries: one thread loads, the others wait. See [`crate::cache`].
+//! C interface for loads of cache entries: one thread loads a value, and the other threads wait for
+//! it. See [`crate::cache`].
 #![expect(unsafe_code, reason = "C callers hand over pointers and Python objects")]
 
 use std::ffi::c_int;
@@ -25,9 +26,10 @@ pub enum Turn {
 #[repr(C)]
 pub struct Begin {
     kind: c_int,
-    /// With [`HIT`], a new reference; else null.
+    /// A new reference if `kind` is [`HIT`], else null.
     value: *mut ffi::PyObject,
-    /// Null with [`HIT`]; else to be passed to exactly one of [`fail`], [`finish`] and [`let_go`].
+    /// Null if `kind` is [`HIT`]. Otherwise the caller passes it to exactly one of [`fail`],
+    /// [`finish`] and [`let_go`].
     turn: *mut Turn,
     began_ms: i64,
 }
@@ -42,7 +44,7 @@ const HIT: c_int = 1;
 const MINE: c_int = 2;
 const THEIRS: c_int = 3;
 
-/// Starts to load a key unless it is in the cache; -1 with an exception.
+/// Starts to load a key unless it is in the cache. Returns 0, or -1 with an exception.
 ///
 /// # Safety
 /// As [`crate::cache::get`]; `begin` can be written.
@@ -80,8 +82,8 @@ pub unsafe extern "C" fn begin(
     0
 }
 
-/// Ends this thread's load without a value. Every waiter gets `error`; without an error, waiters
-/// start again.
+/// Ends this thread's load without a value. Every waiter gets `error`. If `error` is null, the
+/// waiters start again.
 ///
 /// # Safety
 /// `turn` came from [`begin`] and is used up; `error` is null or alive; this thread holds the
@@ -97,8 +99,8 @@ pub unsafe extern "C" fn fail(turn: *mut Turn, error: *mut ffi::PyObject, now_ms
     }
 }
 
-/// Ends this thread's load with a value. Returns 1 when it is kept, 0 when not, -1 with an
-/// exception.
+/// Ends this thread's load with a value. Returns 1 when the value is kept, 0 when it is not, or -1
+/// with an exception.
 ///
 /// # Safety
 /// As [`fail`]; `value` is alive, and `index` is null or a part of it.
@@ -120,7 +122,7 @@ pub unsafe extern "C" fn finish(
     }
 }
 
-/// Returns the ticket of this thread's load; None in a forked child, which has another cache.
+/// Returns the ticket of this thread's load, or None in a forked child, which has another cache.
 ///
 /// # Safety
 /// As [`fail`].
@@ -151,8 +153,8 @@ pub unsafe extern "C" fn wait(turn: *const Turn, duration_ms: u64) -> c_int {
     }
 }
 
-/// Returns the result of another thread's load that has ended: a new reference to its value, or to
-/// `again` when it was cancelled; null with an exception.
+/// Returns the result of another thread's load that has ended: a new reference to the loaded value,
+/// a new reference to `again` if the load was cancelled, or null with an exception.
 ///
 /// # Safety
 /// As [`wait`]; `again` is alive; this thread holds the interpreter lock.
@@ -169,7 +171,7 @@ pub unsafe extern "C" fn outcome(
     match outcome {
         Some(Outcome::Loaded(value)) => value.object().give(),
         Some(Outcome::Failed(error)) => {
-            // SAFETY: an exception, alive through `error`.
+            // SAFETY: `error` is an exception and keeps the object alive.
             unsafe { ffi::PyErr_SetObject(ffi::Py_TYPE(error.as_ptr()).cast(), error.as_ptr()) };
             ptr::null_mut()
         }

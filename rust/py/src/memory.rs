@@ -1,5 +1,5 @@
-//! Pools of the memory that Python has released, for later columns and large reads: at most
-//! `LIMIT_BYTES` of each, until [`release_pooled_memory`] is called.
+//! Two pools of memory that Python has released, one for later columns and one for later large
+//! reads. Each pool keeps at most `LIMIT_BYTES`, until [`release_pooled_memory`] is called.
 
 use std::mem;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,8 @@ use tierlog_core::error::Result;
 use tierlog_core::memory::buffer_pool::{BufferPool, PooledBuffer, Taken, map_buffer};
 use tierlog_core::memory::vector_pool::{Item, MIN_BYTES, VectorPool};
 
-/// Memory for the columns of 256 MiB of small records, or for the read-ahead of one fast sequential
-/// reader.
+/// This is enough for the columns of 256 MiB of small records, or for the read-ahead of one fast
+/// sequential reader.
 const LIMIT_BYTES: usize = 128 << 20;
 
 static COLUMNS: Mutex<VectorPool> = Mutex::new(VectorPool::new(LIMIT_BYTES));
@@ -24,12 +24,12 @@ fn buffers() -> MutexGuard<'static, BufferPool> {
     BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes all pooled columns; other threads find none until [`give_columns`].
+/// Takes all pooled columns. Other threads find none until [`give_columns`] returns them.
 pub fn take_columns() -> VectorPool {
     mem::replace(&mut *columns(), VectorPool::new(LIMIT_BYTES))
 }
 
-/// Returns the columns that [`take_columns`] returned and the caller did not use to the pool.
+/// Gives back to the pool the columns that [`take_columns`] returned and the caller did not use.
 pub fn give_columns(unused: VectorPool) {
     columns().give_all(unused);
 }
@@ -51,13 +51,13 @@ pub fn take_buffer(size: usize) -> Result<PooledBuffer> {
     }
 }
 
-/// Puts the memory of a read that Python has released into the pool.
+/// Puts the memory of a large read into the pool after Python has released it.
 pub fn give_buffer(buffer: PooledBuffer) {
     let evicted = buffers().give(buffer);
     drop(evicted);
 }
 
-/// Returns all pooled memory to the system, and its size in bytes as the result.
+/// Releases all pooled memory to the system and returns its size in bytes.
 #[pyfunction]
 pub fn release_pooled_memory() -> usize {
     let idle = mem::replace(&mut *buffers(), BufferPool::new(LIMIT_BYTES));

@@ -19,7 +19,7 @@ use crate::pointers::slice_of;
 /// it.
 pub struct Object(*mut ffi::PyObject);
 
-// SAFETY: threads without the interpreter lock only move it or borrow it.
+// SAFETY: threads without the interpreter lock only move or borrow an `Object`.
 unsafe impl Send for Object {}
 // SAFETY: as above.
 unsafe impl Sync for Object {}
@@ -61,7 +61,7 @@ impl Drop for Object {
     }
 }
 
-/// A key: the bytes that identify it, and the Python object it was made from.
+/// A key: the bytes that identify it, and the Python object from which the bytes were made.
 #[derive(Clone)]
 pub struct Key {
     bytes: Bytes,
@@ -102,8 +102,9 @@ impl Hash for Key {
     }
 }
 
-/// Location of a value's index entries, for look-ups without the interpreter; `_hot.pxd` has the
-/// same layout. The index and its data belong to the value's object and never change.
+/// Location of the index entries of a value, for look-ups without the interpreter. `_hot.pxd` has
+/// the same layout. This struct and its data belong to the Python object of the value and never
+/// change.
 #[repr(C)]
 pub struct Index {
     length: usize,
@@ -118,11 +119,11 @@ pub struct Index {
 }
 
 impl Index {
-    /// Returns the row of a remoteLogIndex that holds an offset or the first one after it; `None`
-    /// past the end.
+    /// Returns the first row of a remoteLogIndex whose last offset is at least `target_offset`, or
+    /// `None` if there is no such row.
     ///
     /// # Safety
-    /// `first` holds `length` last offsets, of which `slope` was made.
+    /// `first` holds `length` last offsets, from which `slope` was computed.
     pub unsafe fn row(&self, target_offset: i64) -> Option<usize> {
         // SAFETY: as the caller promises.
         let last_offset = unsafe { slice_of(self.first.cast::<i64>(), self.length) };
@@ -149,7 +150,7 @@ pub struct Value {
     index: *const Index,
 }
 
-// SAFETY: what `index` points to lives as long as `object` and never changes.
+// SAFETY: the struct that `index` points to lives as long as `object` and never changes.
 unsafe impl Send for Value {}
 // SAFETY: as above.
 unsafe impl Sync for Value {}
@@ -168,17 +169,17 @@ impl Value {
         self.object.clone()
     }
 
-    /// Returns the byte position of an offset, -1 past the end, or [`NO_INDEX`].
+    /// Returns the byte position of an offset, -1 if the offset is past the end, or [`NO_INDEX`].
     pub fn find(&self, target_offset: i64) -> i64 {
-        // SAFETY: null, or a part of `object`, which is alive.
+        // SAFETY: `index` is null or a part of `object`, which is alive.
         let Some(index) = (unsafe { self.index.as_ref() }) else { return NO_INDEX };
         if index.position.is_null() {
-            // SAFETY: `length` bytes that the object keeps alive.
+            // SAFETY: `first` points to `length` bytes that the object keeps alive.
             let data = unsafe { slice_of(index.first.cast::<u8>(), index.length) };
             return local_index::lookup_offset(data, index.base_offset, target_offset).1.into();
         }
-        // SAFETY: two columns of `length` rows that the object keeps alive, surveyed at its
-        // creation.
+        // SAFETY: the object keeps two columns of `length` rows alive, and `survey` was called when
+        // it was created.
         let (row, position) =
             unsafe { (index.row(target_offset), slice_of(index.position, index.length)) };
         row.map_or(-1, |row| position[row])
@@ -204,7 +205,7 @@ pub fn raise_closed(py: Python<'_>) -> c_int {
     raise(py, error::closed(py, "this cache was closed"))
 }
 
-/// Calls `work` with the bytes of a key, or sets the exception when it is no valid key.
+/// Calls `work` with the bytes of a key, or sets an exception if `key` is not a valid key.
 ///
 /// # Safety
 /// `key` is alive, and this thread holds the interpreter lock.
@@ -222,7 +223,7 @@ pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&KeyBytes) 
     }
 }
 
-/// Returns an owned key, or sets the exception when it is no valid key.
+/// Returns an owned key, or sets an exception if `key` is not a valid key.
 ///
 /// # Safety
 /// As [`with_key`].

@@ -3,7 +3,8 @@
 
 use std::slice;
 
-/// Returns the slice that C describes by a pointer and a length; empty for a null pointer.
+/// Returns the slice that C describes by a pointer and a length. A null pointer gives an empty
+/// slice.
 ///
 /// # Safety
 /// `pointer` is null, or points to `length` values that do not change during `'a`.

@@ -1,7 +1,7 @@
-//! C interface of the quota sensors: only numbers, no Python object, no lock.
+//! C interface of the quota sensors. It uses only numbers, no Python objects and no lock.
 //!
-//! A sensor is a pointer, valid from [`new`] to [`free`]; any number of threads may use it in
-//! between. A negative result is one of the codes below, which `_hot.pyx` converts to exceptions.
+//! A sensor is a pointer that is valid until [`free`] is called. Any number of threads may use it
+//! at once. A negative result is one of the codes below, which `_hot.pyx` converts to exceptions.
 #![expect(unsafe_code, reason = "C callers hand over pointers")]
 
 use std::ffi::c_int;
@@ -15,7 +15,7 @@ use crate::pointers::slice_of;
 
 /// A signed limit that means "unlimited".
 const UNLIMITED: i64 = -1;
-/// A time that means the latest moment that the sensor knows, for callers without a clock.
+/// A caller without a clock passes this time. It means the latest time that the sensor knows.
 const LATEST_MS: i64 = i64::MIN;
 
 // `_hot.pxd` stores a token as two words.
@@ -90,7 +90,8 @@ unsafe fn sensor_of<'a>(sensor: *const QuotaSensor) -> &'a QuotaSensor {
     unsafe { &*sensor }
 }
 
-/// Creates a sensor; null when the settings are out of range. A negative limit means none.
+/// Creates a sensor. Returns null when the settings are out of range. A negative limit means no
+/// limit.
 pub extern "C" fn new(
     num_samples: u64,
     window_ms: u64,
@@ -106,13 +107,13 @@ pub extern "C" fn new(
     QuotaSensor::new(settings).map_or(ptr::null_mut(), |sensor| Box::into_raw(Box::new(sensor)))
 }
 
-/// Frees a sensor; ignores null.
+/// Frees a sensor. Ignores null.
 ///
 /// # Safety
 /// `sensor` is null or came from [`new`], and there is no other user.
 pub unsafe extern "C" fn free(sensor: *mut QuotaSensor) {
     if !sensor.is_null() {
-        // SAFETY: it was boxed by `new`, and the caller gives it up.
+        // SAFETY: `new` boxed the sensor, and the caller gives it up.
         drop(unsafe { Box::from_raw(sensor) });
     }
 }
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn record_and_throttle_ms(
     to_code(sensor.record_and_throttle_ms(amount, now_ms))
 }
 
-/// Records the sum of `count` amounts as one and returns the milliseconds to wait, or a code.
+/// Records the sum of `count` amounts as one record. Returns the milliseconds to wait, or a code.
 ///
 /// # Safety
 /// As [`sensor_of`]; `amounts` is null or holds `count` values.
@@ -153,8 +154,8 @@ pub unsafe extern "C" fn record_many(
 ) -> i64 {
     // SAFETY: as the caller promises.
     let (sensor, amounts) = unsafe { (sensor_of(sensor), slice_of(amounts, count)) };
-    // The signs of all amounts together show whether one is negative. A sum of magnitudes of 63
-    // bits exceeds 128 bits only with more than 2^64 of them.
+    // The signs of all amounts together show whether one is negative. The sum cannot overflow:
+    // numbers below 2^64 exceed 128 bits only if there are more than 2^64 of them.
     let mut signs = 0;
     let mut sum = 0_u128;
     for &amount in amounts {
@@ -186,7 +187,7 @@ pub unsafe extern "C" fn throttle_ms(sensor: *const QuotaSensor, now_ms: i64) ->
     to_code(Ok(unsafe { sensor_of(sensor) }.throttle_ms(now_ms)))
 }
 
-/// Returns the limit in bytes per second, -1 for no limit.
+/// Returns the limit in bytes per second, or -1 for no limit.
 ///
 /// # Safety
 /// As [`sensor_of`].
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn limit(sensor: *const QuotaSensor) -> i64 {
     limit_to(unsafe { sensor_of(sensor) }.limit())
 }
 
-/// Changes the limit. A negative limit means none; [`LATEST_MS`] means the latest moment that the
+/// Changes the limit. A negative limit means no limit. [`LATEST_MS`] means the latest time that the
 /// sensor knows.
 ///
 /// # Safety
@@ -252,10 +253,11 @@ pub unsafe extern "C" fn try_reserve(
     }
 }
 
-/// Settles a reservation. Returns 0 or a code. [`LATEST_MS`] as above.
+/// Settles a reservation. Returns 0 or a code. [`LATEST_MS`] means the latest time that the sensor
+/// knows.
 ///
 /// # Safety
-/// As [`sensor_of`]; `token` is one that [`try_reserve`] wrote, used once.
+/// As [`sensor_of`]; [`try_reserve`] wrote `token`, and it is settled only once.
 pub unsafe extern "C" fn settle(
     sensor: *const QuotaSensor,
     token: *const Token,

@@ -11,7 +11,7 @@ use crate::records::Views;
 use crate::row_columns;
 use crate::segment::Batches;
 
-/// Memory beyond the limit, for the record that reaches it.
+/// Additional memory for the record that reaches the limit.
 const BEYOND_BYTES: usize = 64 << 10;
 
 /// A compiled template for records.
@@ -22,7 +22,8 @@ pub struct TextTemplate {
 
 #[pymethods]
 impl TextTemplate {
-    /// Creates a template from `parts`: bytes, which are printed as they are, and names of tokens.
+    /// Creates a template from `parts`. A part is either bytes, which are printed unchanged, or the
+    /// name of a token.
     #[new]
     fn new(parts: &Bound<'_, PyList>) -> PyResult<Self> {
         let tokens = parts.iter().map(|part| token(&part)).collect::<PyResult<_>>()?;
@@ -31,7 +32,7 @@ impl TextTemplate {
 
     /// Formats records from row `first` on, until the text has `limit_bytes` or all records are
     /// formatted. Returns the text and the next row. `strings` is the row of `keys` and `values`
-    /// that belongs to row 0.
+    /// that belongs to row 0 of the other columns.
     #[expect(clippy::too_many_arguments, reason = "the columns of decoded records")]
     #[pyo3(signature = (
         first, limit_bytes, *, offset, timestamp_ms, keys, values, strings, header_ends,
@@ -102,5 +103,7 @@ fn token(part: &Bound<'_, PyAny>) -> PyResult<Token> {
 }
 
 fn contradiction() -> PyErr {
-    PyValueError::new_err("expected the columns of decoded records, found some that differ in rows")
+    PyValueError::new_err(
+        "expected the columns of decoded records, found columns that contradict each other",
+    )
 }

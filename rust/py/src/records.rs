@@ -1,4 +1,4 @@
-//! `decode_records`: records as columns, and the conversion of views to `bytes`.
+//! `decode_records`, which returns records as columns, and the conversion of views to `bytes`.
 
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyValueError};
 use pyo3::prelude::*;
@@ -38,7 +38,8 @@ impl Views {
         self.views.clone_ref(py)
     }
 
-    /// Returns the bitmap, one bit per row, lowest first; None without nulls.
+    /// Returns the bitmap, which has one bit per row, lowest bit first. Returns None if no row is
+    /// null.
     #[getter]
     fn validity(&self, py: Python<'_>) -> Option<Py<Column>> {
         self.validity.as_ref().map(|column| column.clone_ref(py))
@@ -135,7 +136,7 @@ fn outside(row: usize) -> PyErr {
 }
 
 fn beyond_its_buffer() -> PyErr {
-    PyValueError::new_err("a view points outside of its data buffer: the buffers were changed")
+    PyValueError::new_err("a view points outside its data buffer, because the buffers were changed")
 }
 
 impl Views {
@@ -171,7 +172,8 @@ pub struct Records {
     header_values: Py<Views>,
     batches: Py<Batches>,
     batch_starts: Py<Column>,
-    /// Data buffers of the views: the range of the source first, then decompressed batches.
+    /// Data buffers of the views. The first is the range of the source; the others hold
+    /// decompressed batches.
     data_buffers: Py<PyList>,
 }
 
@@ -282,7 +284,7 @@ impl<'a> Range<'a> {
         }
     }
 
-    /// Returns the Python object behind data buffer 0.
+    /// Returns data buffer 0 as a Python object.
     fn into_buffer<'py>(self, source: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self {
             // An empty view can only be cast if its items are bytes.

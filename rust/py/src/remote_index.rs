@@ -22,7 +22,7 @@ pub fn column<T: Element>(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec
     view.to_vec(object.py())
 }
 
-/// One rdi per row.
+/// The rdis, one per row.
 enum Rdis<'a, 'py> {
     /// Python bytes.
     Objects(&'a [Bound<'py, PyAny>]),
@@ -57,7 +57,7 @@ impl Rdis<'_, '_> {
     }
 }
 
-/// Returns the items of a list or tuple as a tuple, which cannot change.
+/// Returns the items of a list or tuple as a tuple, which no other thread can change.
 fn frozen<'py>(rdi: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyTuple>> {
     if let Ok(list) = rdi.cast::<PyList>() {
         return Ok(list.to_tuple());
@@ -103,8 +103,8 @@ impl Numbers {
         })
     }
 
-    /// Encodes the entries. Values are copied from the columns straight into the entries, each read
-    /// once. The checksums follow without the interpreter lock.
+    /// Encodes the entries. Each value is read once and copied from its column into its entry. The
+    /// checksums are then computed without the interpreter lock.
     fn encode<'py>(&self, py: Python<'py>, rdis: &Rdis<'_, '_>) -> PyResult<Bound<'py, PyBytes>> {
         let rows = self.rows()?;
         let mut size = 0;
@@ -121,7 +121,9 @@ impl Numbers {
         let fill = |place: &mut Place| {
             rdis.for_each(|row, rdi| {
                 let Some(entry) = self.entry(py, row, rdi) else {
-                    return Err(PyValueError::new_err(format!("row {row}: only in rdi")));
+                    return Err(PyValueError::new_err(format!(
+                        "row {row}: expected a value in every column, found only an rdi"
+                    )));
                 };
                 entry
                     .put_fixed(row, before, |bytes| place.push(bytes))
@@ -171,12 +173,14 @@ fn encode_remote_log_index<'py>(
             numbers.encode(py, &Rdis::Parts { py, data: data.bytes(), start, length })
         }
         (None, None) => numbers.encode(py, &Rdis::Objects(frozen(rdi)?.as_slice())),
-        _ => Err(PyTypeError::new_err("rdi_start and rdi_length belong together")),
+        _ => Err(PyTypeError::new_err(
+            "expected both rdi_start and rdi_length, found only one of them",
+        )),
     }
 }
 
-/// Encodes the remoteLogIndex of a segment from its batch columns: one entry per range of at least
-/// `group_bytes`, with the rdi `<key>:<byte position>`.
+/// Encodes the remoteLogIndex of a segment from its batch columns. It has one entry for each range
+/// of at least `group_bytes`, with the rdi `<key>:<byte position>`.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "the columns of a scan")]
 fn encode_batch_runs<'py>(
@@ -224,7 +228,7 @@ pub struct RemoteLogIndex {
     /// True when a trailer follows the entries.
     #[pyo3(get)]
     has_trailer: bool,
-    /// (reason, expected, found) of a torn append after the entries; None without one.
+    /// (reason, expected, found) of a torn append after the entries, or None if there is none.
     #[pyo3(get)]
     torn: Option<(&'static str, String, String)>,
 }
@@ -235,20 +239,21 @@ impl RemoteLogIndex {
         self.rows
     }
 
-    /// Returns the columns by name: i64, `data_length` i32.
+    /// Returns the columns by name. `data_length` is a column of i32; all others are columns of
+    /// i64.
     fn columns(&self, py: Python<'_>) -> Vec<(&'static str, Py<Column>)> {
         self.columns.iter().map(|(name, column)| (*name, column.clone_ref(py))).collect()
     }
 
-    /// Returns the row of the first entry whose last offset is at least `target_offset`; -1 past
-    /// the end.
+    /// Returns the row of the first entry whose last offset is at least `target_offset`, or -1 if
+    /// there is no such entry.
     fn lookup_offset(&self, target_offset: i64) -> i64 {
         let row = remote_index::lookup_offset(self.values("last_offset"), target_offset);
         row.map_or(-1, |row| row as i64)
     }
 
-    /// Returns the row of the first entry whose last timestamp is at least `target_ms`; -1 without
-    /// one.
+    /// Returns the row of the first entry whose last timestamp is at least `target_ms`, or -1 if
+    /// there is no such entry.
     fn lookup_timestamp(&self, target_ms: i64) -> i64 {
         let row = remote_index::lookup_timestamp(self.values("last_timestamp_ms"), target_ms);
         row.map_or(-1, |row| row as i64)
@@ -262,8 +267,8 @@ impl RemoteLogIndex {
     }
 }
 
-/// Reads and verifies a whole remoteLogIndex. With `recover`, a torn append at its end is reported
-/// instead of refused.
+/// Reads and verifies a whole remoteLogIndex. A torn append at its end is an error. With `recover`,
+/// it is reported in the result instead.
 #[pyfunction]
 #[pyo3(signature = (data, recover = false))]
 fn decode_remote_log_index(

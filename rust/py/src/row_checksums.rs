@@ -10,7 +10,7 @@ const INTEGER: u8 = 1;
 const TEXT: u8 = 2;
 const BLOB: u8 = 3;
 
-/// Returns the CRC-32C of the values of a row. Raises TypeError for a value that is no integer,
+/// Returns the CRC-32C of the values of a row. Raises TypeError for a value that is not an integer,
 /// text, blob or null.
 #[pyfunction]
 pub fn row_checksum(row: &Bound<'_, PyTuple>) -> PyResult<u32> {
@@ -19,7 +19,7 @@ pub fn row_checksum(row: &Bound<'_, PyTuple>) -> PyResult<u32> {
     Ok(crc32c(&data))
 }
 
-/// Returns the index of the first row whose last value is not the checksum of the values before it.
+/// Returns the index of the first row whose last value is not the checksum of its other values.
 #[pyfunction]
 pub fn first_bad_row(rows: &Bound<'_, PyList>) -> PyResult<Option<usize>> {
     let mut data = Vec::with_capacity(256);
@@ -34,7 +34,7 @@ pub fn first_bad_row(rows: &Bound<'_, PyList>) -> PyResult<Option<usize>> {
 
 fn is_sound(row: &Bound<'_, PyTuple>, data: &mut Vec<u8>) -> bool {
     let Some(values) = row.len().checked_sub(1) else { return false };
-    // A value of another type, such as a real number, is damage, too.
+    // If a value has any other type, such as a real number, the row is damaged, too.
     let kept = row.get_borrowed_item(values).and_then(|value| value.extract::<u32>());
     put_values(row, values, data).is_ok() && kept.is_ok_and(|kept| kept == crc32c(data))
 }

@@ -1,4 +1,4 @@
-//! `row_columns`: the columns of table rows besides the records.
+//! `row_columns`: the columns of table rows in addition to the records.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -10,8 +10,8 @@ use crate::segment::Batches;
 /// Times in microseconds, timestamp types, leader epochs, producer ids and epochs, base sequences.
 pub type Columns = (Column, Column, Column, Column, Column, Column);
 
-/// Returns six columns with one row for each of `timestamp_ms`; rows `starts[i]` to `starts[i + 1]`
-/// belong to batch i. Raises ValueError unless every row has a batch.
+/// Returns six columns with one row for each value of `timestamp_ms`. Rows `starts[i]` to `starts[i
+/// + 1]` belong to batch i. Raises ValueError if a row belongs to no batch.
 #[pyfunction]
 pub fn row_columns(
     py: Python<'_>,
@@ -25,7 +25,7 @@ pub fn row_columns(
         .and_then(|fields| RowColumns::of(fields, &starts, &timestamp_ms))
         .ok_or_else(|| {
         PyValueError::new_err(format!(
-            "expected starts of {} batches that give each of {} rows one, found {} that do not",
+            "expected starts of {} batches that give each of {} rows a batch, found {} starts",
             batches.rows(),
             timestamp_ms.len(),
             starts.len()

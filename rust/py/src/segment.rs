@@ -24,8 +24,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// Creates a source: `str` and `os.PathLike` are paths, an object with `fileno()` is an open
-    /// file, everything else must be a buffer.
+    /// Creates a source. A `str` or `os.PathLike` is a path, and an object with `fileno()` is an
+    /// open file. Any other object must be a buffer.
     pub fn new(object: &Bound<'_, PyAny>, own_file: bool) -> PyResult<Self> {
         if object.is_instance_of::<PyString>() || object.hasattr("__fspath__")? {
             return Ok(Self::Path { path: object.extract()?, own_file });
@@ -96,16 +96,16 @@ impl Source {
 pub struct BatchSummary {
     /// Records present.
     records: i64,
-    /// Smallest first timestamp that is set.
+    /// Smallest base timestamp of any batch.
     first_timestamp_ms: Option<i64>,
     /// True when a batch belongs to a transaction.
     has_transactions: bool,
     /// Codecs of the data batches, a bit for each code. Control batches do not count.
     codecs: u8,
-    /// Position after the last batch; 0 without batches.
+    /// Position after the last batch, or 0 if there are no batches.
     end_position: i64,
-    /// First and last offset, first and last leader epoch, if the batches are contiguous, have
-    /// magic 2 and their epochs never decrease; else None.
+    /// (first offset, last offset, first leader epoch, last leader epoch) if the batches are
+    /// contiguous, have magic 2 and their epochs never decrease; else None.
     run: Option<(i64, i64, i32, i32)>,
 }
 
@@ -135,13 +135,13 @@ pub struct Batches {
     /// Position of the first byte that was not accepted.
     #[pyo3(get)]
     stop_position: u64,
-    /// What a valid segment would hold there.
+    /// What a valid segment has at `stop_position`.
     #[pyo3(get)]
     stop_expected: String,
-    /// What this segment holds.
+    /// What this segment has at `stop_position`.
     #[pyo3(get)]
     stop_found: String,
-    /// CRC-32C of the range, if requested and read to its end.
+    /// CRC-32C of the range, if it was requested and the scan reached the end of the range.
     #[pyo3(get)]
     range_crc32c: Option<u32>,
 }
@@ -230,8 +230,8 @@ pub fn scan_segment(
     }
 }
 
-/// Returns the position of the first sound batch at or after `start`; `None` without one. Its offsets
-/// reach `offset` and lie below `next_base_offset`.
+/// Returns the position of the first sound batch at or after `start`, or `None` if there is none.
+/// The last offset of the batch is at least `offset` and below `next_base_offset`.
 #[pyfunction]
 pub fn find_batch(
     py: Python<'_>,

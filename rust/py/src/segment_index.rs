@@ -18,24 +18,25 @@ use crate::buffer::{Input, duplicate};
 use crate::error::to_python;
 use crate::remote_index::column;
 
-/// Data of this size and more is examined without the interpreter lock.
+/// Data of at least this size is examined without the interpreter lock.
 const LARGE_BYTES: usize = 64 << 10;
 
-/// Start, end, first offset, next offset.
+/// Start and end of the found batches, their first offset, and the offset after them.
 type Found = (usize, usize, i64, i64);
-/// The batches, the position of the first one, first offset, next offset, bytes asked of the file.
+/// The batches, the position of the first batch, its first offset, the offset after the last batch,
+/// and the number of bytes requested from the file.
 type Records<'py> = (Option<Bound<'py, PyBytes>>, i64, i64, i64, i64);
 
 thread_local! {
-    /// What a read of a file reads into, kept from one read of the thread to the next.
+    /// Memory into which this thread reads from files. It is kept for the next read.
     static MEMORY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Base offset, size, magic and base timestamp of a batch.
 type Start = (Option<i64>, Option<i64>, Option<u8>, Option<i64>);
 
-/// Returns the base offset, the size, the magic byte and the base timestamp of the batch that `data`
-/// begins with, as it claims them; `None` for each that `data` is too short for.
+/// Returns the base offset, the size, the magic byte and the base timestamp of the batch at the
+/// start of `data`, unchecked. A value is `None` if `data` is too short to hold it.
 #[pyfunction]
 pub fn batch_start(data: &Bound<'_, PyAny>) -> PyResult<Start> {
     let BatchStart { base_offset, size_bytes, magic, base_timestamp_ms } =
@@ -43,13 +44,13 @@ pub fn batch_start(data: &Bound<'_, PyAny>) -> PyResult<Start> {
     Ok((base_offset, size_bytes, magic, base_timestamp_ms))
 }
 
-/// An open file that reads share. It closes when the last one releases it.
+/// An open file that several reads share. It is closed when the last read releases it.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct ReadFile(File);
 
 #[pymethods]
 impl ReadFile {
-    /// Duplicates a descriptor, which stays the caller's.
+    /// Duplicates a descriptor. The caller still owns the descriptor that it passes.
     #[new]
     fn new(descriptor: RawFd) -> PyResult<Self> {
         Ok(Self(duplicate(descriptor)?))
@@ -60,8 +61,8 @@ impl ReadFile {
     }
 }
 
-/// The checked offset index of a segment, the checksums of the batches that it points at, and the
-/// bounds of the segment.
+/// The checked offset index of a segment, the checksums of the batches that the index points at,
+/// and the bounds of the segment.
 #[pyclass(frozen, module = "tierlog._core")]
 pub struct SegmentIndex {
     entries: Input,
@@ -102,17 +103,19 @@ impl SegmentIndex {
         })
     }
 
-    /// Returns where a batch of `offset` may lie: (last offset, position) of the entry at or below it,
-    /// the position of the next entry, and that of the one after. The batch behind the last entry
-    /// ends at most `reach_bytes` after it.
+    /// Returns the range in which a batch of `offset` may be: (last offset, position) of the entry
+    /// at or below `offset`, the position of the next entry, and the position at which every batch
+    /// that can hold `offset` has ended. The batch at the last entry must end at most `reach_bytes`
+    /// after the entry's position.
     fn span(&self, offset: i64, reach_bytes: i64) -> (i64, i64, i64, i64) {
         let Span { last_offset, position, next, covers } = self.native().span(offset, reach_bytes);
         (last_offset, position, next.map_or(self.size_bytes, |(_, latest)| latest), covers)
     }
 
-    /// Reads the batches that answer a read of `offset` from the segment's file. Returns them (`None`
-    /// when that takes more than one small read or a closer look), the position of the first one,
-    /// its first offset, the offset after the last one, and how many bytes were asked of the file.
+    /// Reads the batches that answer a read of `offset` from the segment's file. Returns the
+    /// batches, the position of the first batch, its first offset, the offset after the last batch,
+    /// and how many bytes were requested from the file. The batches are `None` when the range is
+    /// too large or a check fails.
     #[expect(clippy::too_many_arguments, reason = "what a read asks for")]
     fn read<'py>(
         &self,
@@ -144,9 +147,10 @@ impl SegmentIndex {
         Ok(records)
     }
 
-    /// Returns which batches of `data`, read from byte `position` of the segment, answer a read of
-    /// `offset`: (start, end) in it, the first offset and the offset after the last one; `None` when
-    /// they need a closer look. The first batch must end with `first_last_offset`.
+    /// Returns which batches of `data` answer a read of `offset`: their start and end in `data`,
+    /// their first offset, and the offset after them. Returns `None` when a check fails. `data` was
+    /// read from byte `position` of the segment, and the last offset of its first batch must be
+    /// `first_last_offset`.
     #[expect(clippy::too_many_arguments, reason = "what a read asks for")]
     fn answer(
         &self,
@@ -170,9 +174,10 @@ impl SegmentIndex {
         }))
     }
 
-    /// Returns the first batch of `data` that differs from the copied one: (row, expected checksum,
-    /// found checksum); `None` when all agree or no checksum is known. `data` begins at byte
-    /// `data_position` of the segment, its batches at bytes `positions` of `data`.
+    /// Returns the first batch of `data` that differs from the batch that was copied, as (row,
+    /// expected checksum, found checksum). Returns `None` when all batches agree or no checksum is
+    /// known. `data` begins at byte `data_position` of the segment, and its batches begin at bytes
+    /// `positions` of `data`.
     fn find_mismatch(
         &self,
         data: &Bound<'_, PyAny>,

@@ -24,15 +24,15 @@ pub struct TableRows {
     values: Option<Py<PyTuple>>,
     /// Position of the first batch that was not read.
     stop_position: u64,
-    /// Smallest offset that this batch may have.
+    /// Smallest offset that the batch at `stop_position` may have.
     next_offset: i64,
-    /// True when the slow path has to continue there, or the file ends.
+    /// True when the slow path has to continue at `stop_position`, or when the file ends there.
     is_last: bool,
 }
 
-/// Returns the rows of an open file from `position` on, with offsets from `start_offset` to before
-/// `end_offset`. Stops at a batch that the fast path does not cover, or whose offsets are not
-/// between `next_offset` and `limit`.
+/// Returns the rows of an open file from `position` on whose offsets are in the range `offsets`.
+/// Stops at a batch that the fast path does not cover, or whose offsets are not in the range
+/// `batch_offsets`.
 #[pyfunction]
 #[pyo3(signature = (source, position, size_bytes, rows, offsets, batch_offsets, keys, values))]
 #[expect(clippy::too_many_arguments, reason = "by name in Python")]
@@ -78,7 +78,7 @@ pub fn read_rows(
     })
 }
 
-/// Returns offsets, bytes and, if there are nulls, validity.
+/// Returns offsets, bytes and validity. Validity is None if no row is null.
 fn binary(py: Python<'_>, rows: BinaryRows) -> PyResult<Py<PyTuple>> {
     let bytes = |bytes| Column::new(Values::U8(bytes));
     let validity = (!rows.validity.is_empty()).then(|| bytes(rows.validity));

@@ -300,7 +300,7 @@ def test_the_text_leads_on(log_dir: Path) -> None:
     lines = list(report_text(verify_log_dir(log_dir), with_notes=False))
     assert lines[0] == f"PROBLEM  {log_dir / EPOCHS / FIRST.path.name}"
     assert lines[1].startswith("  bad_crc at byte 0: expected ")
-    assert lines[2].startswith("  what stands before this byte is sound")
+    assert lines[2].startswith("  the batches before this byte are sound")
     assert lines[-1].endswith("1 problem")
 
 

@@ -5,21 +5,23 @@
         entry = cache.get(metadata)                     one request the first time, then none
         offset, position = entry.lookup_offset(4711)
 
-An entry is one segment's `.indexes` object. It is fetched in one request, every checksum is
-compared, and it is written to a file (`directory` describes the names) and mapped. An entry is
+An entry is one segment's `.indexes` object. The cache fetches it in one request, compares every
+checksum, writes it to a file (`directory` describes the names) and maps the file. An entry is
 removed
 
-* when all entries exceed ``total_size_bytes``: the least recently used one, at once;
-* when it was not used for ``ttl_ms``: by `sweep`, which the thread of `start` calls, so the indexes
-  of segments that another node deleted disappear although they are not requested any more;
+* when all entries together exceed ``total_size_bytes``. The least recently used entry is
+  removed at once;
+* when it was not used for ``ttl_ms``. The thread of `start` calls `sweep` to find such entries, so
+  the indexes of segments that another node deleted disappear although no reader requests them;
 * when its segment or its partition is removed here.
 
-Its file is deleted when the last reader releases it, so readers never notice a removal. The files
-of a process stay for the next one: complete files count from its start, and their checksums are
-compared on first use. A damaged file is fetched again.
+The file of a removed entry is deleted when its last reader releases it, so readers never notice a
+removal. When a process ends, its files are kept for the next process, which uses them as entries
+from its start and compares their checksums on first use. A damaged entry is fetched again.
 
-When the disk rejects a file (full, read-only, gone), the cache returns the indexes from memory and
-does not keep them, so each use makes a request; the next use tries the disk again.
+When the disk rejects a file (disk full, read-only or removed), the cache returns the indexes from
+memory and does not keep them. The next use of the same segment makes a request again and tries the
+disk again.
 """
 
 from __future__ import annotations
@@ -53,13 +55,14 @@ __all__ = ["RemoteIndexCache", "RemoteIndexCacheStats"]
 _TOTAL_SIZE_BYTES = 1 << 30
 _TTL_MS = 900_000
 _SWEEP_INTERVAL_MS = 30_000
-# Weight of an entry that is returned but not kept: more than any bound.
+# Weight of an entry that is returned but not kept. It exceeds every size limit.
 _MAX_TOTAL_SIZE_BYTES = 2**62
 _NOT_KEPT = _MAX_TOTAL_SIZE_BYTES + 1
 
 
 class _Listener:
-    """Handles the removal of entries. It has no reference to the cache, which refers to it."""
+    """Handles the removal of entries. The cache refers to the listener, so the listener does not
+    refer to the cache."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class _Listener:
 
     def __call__(self, key: IndexKey, entry: RemoteIndexEntry, cause: str) -> None:
         self.evictions.record_eviction(key, cause)
-        # An entry without a file was never kept; a closed cache keeps its files.
+        # An entry without a file was never kept, and a closed cache keeps its files.
         if entry.file is None or cause == "closed":
             return
         try:
@@ -109,13 +112,15 @@ class _Listener:
 class RemoteIndexCache:
     """Indexes of remote segments of one store, bounded in bytes and in time. Thread-safe.
 
-    `directory` belongs to this cache alone: a second cache over it raises ConfigError.
-    `total_size_bytes` and `ttl_ms` are ``remote.log.index.file.cache.total.size.bytes`` and
-    ``remote.log.index.file.cache.ttl.ms``; a TTL of -1 or 0 disables expiration. `clock` provides
-    monotonic time. `on_removal` gets segment and cause (``size``, ``expired``, ``explicit``,
-    ``replaced``) before the entry's file is released, `on_disk_error` every failure of a local
-    file, even when readers still get an answer. Both run on the thread that noticed, block no other
-    segment, and should not raise.
+    Only this cache may use `directory`; a second cache in the same folder raises ConfigError.
+    `total_size_bytes` and `ttl_ms` are the settings
+    ``remote.log.index.file.cache.total.size.bytes`` and ``remote.log.index.file.cache.ttl.ms``; a
+    TTL of -1 or 0 disables expiration. `clock` provides monotonic time.
+
+    `on_removal` is called with the segment and the cause (``size``, ``expired``, ``explicit``,
+    ``replaced``) before the entry's file is released. `on_disk_error` is called with every failure
+    of a local file, even when readers still get an answer. Both run on the thread that noticed the
+    event, block no other segment, and should not raise.
 
     A forked child cannot use its parent's cache (ClosedError) and never changes its files.
     """
@@ -143,14 +148,15 @@ class RemoteIndexCache:
         self._listener = _Listener(on_removal, on_disk_error)
         now_ms = (clock or SystemClock()).now_ms()
         self._directory = IndexCacheDir(directory, first_generation=now_ms)
-        # Runs also when the cache is dropped without a close, and at interpreter exit.
+        # The finalizer also runs when the cache is dropped without a close, and at interpreter
+        # exit.
         self._release = weakref.finalize(self, _release, self._directory, self._closing)
         self._cache = IndexCache(
             self._total_size_bytes, ttl_ms, clock, self._listener, record_stats
         )
-        # Returns the entry of a key, None when it is not cached, without a request or disk I/O. The
-        # entry may be unverified, and the caller has to compare it with its segment. A method in
-        # between would double the cost of a look-up.
+        # `find` returns the cached entry of a key, or None, without a request or disk I/O. The
+        # entry may be unverified, and the caller must check that it describes the right segment. A
+        # method in between would double the cost of a look-up.
         self.find: Callable[[IndexKey], RemoteIndexEntry | None] = self._cache.get
         self._adopt_files()
 
@@ -168,13 +174,13 @@ class RemoteIndexCache:
     def get(
         self, metadata: RemoteLogSegmentMetadata, *, timeout_ms: int | None = None
     ) -> RemoteIndexEntry:
-        """Return the verified indexes of that segment, from the cache or else from the store.
+        """Return the verified indexes of the segment, from the cache or else from the store.
 
-        Of several callers that miss one segment, one asks the store, and all get its result or its
-        error; the next caller after a failure tries again. `timeout_ms` bounds the wait for another
-        caller's request: TimeoutError. CorruptDataError when the object in the store is damaged or
-        describes another segment than `metadata`, RemoteStorageError when the store fails,
-        ClosedError after `close`.
+        When several callers need a segment that is not cached, one of them asks the store, and all
+        get the same result or error. The next caller after a failure tries again. After waiting
+        `timeout_ms` for another caller's request, TimeoutError is raised. Raises CorruptDataError
+        when the object in the store is damaged or describes another segment than `metadata`,
+        RemoteStorageError when the store fails, and ClosedError after `close`.
         """
         self._check_usable()
         key = key_of(metadata.segment_id)
@@ -182,7 +188,8 @@ class RemoteIndexCache:
             load = _Load(self._load, metadata)
             entry: RemoteIndexEntry = self._cache.get_or_load(key, load, timeout_ms)
             if load.entry is not None and load.entry.file is not None and key not in self._cache:
-                # Removed during the load: delete its file after its last reader.
+                # The entry was removed during the load: delete its file when its last reader
+                # releases it.
                 self._listener.retire(load.entry.file)
             if entry.verified or self._verify(key, entry):
                 entry.check_segment(metadata)
@@ -195,8 +202,8 @@ class RemoteIndexCache:
     def lookup_timestamp(
         self, metadata: RemoteLogSegmentMetadata, target_ms: int, start_offset: int
     ) -> int:
-        """Return the position in the `.log` object from which to scan for the first record at or
-        after `target_ms`, at or past `start_offset`."""
+        """Return the position in the `.log` object from which to scan for the first record whose
+        timestamp is at least `target_ms` and whose offset is at least `start_offset`."""
         entry = self.get(metadata)
         _timestamp_ms, offset = entry.lookup_timestamp(target_ms)
         return entry.lookup_offset(max(offset, start_offset))[1]
@@ -209,18 +216,19 @@ class RemoteIndexCache:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all entries, without removed files that readers still hold."""
+        """Number of bytes of all entries. Removed files that readers still hold do not count."""
         return self._cache.weight_bytes
 
     # -- removing
 
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
-        """Remove that segment, also during its load; return whether it had an entry."""
+        """Remove the segment's entry, even while it is being loaded; return whether there was an
+        entry."""
         self._check_usable()
         return self._cache.remove(key_of(segment_id))
 
     def remove_partition(self, partition: TopicIdPartition) -> int:
-        """Remove every segment of that partition; return the number of entries."""
+        """Remove the entries of all segments of the partition; return their number."""
         self._check_usable()
         partition_key = (partition.topic_id, partition.partition)
         return self._cache.remove_if(lambda key: key[:2] == partition_key)
@@ -231,14 +239,14 @@ class RemoteIndexCache:
         return self._cache.sweep()
 
     def resize(self, total_size_bytes: int) -> None:
-        """Change the bound; entries beyond a smaller one are removed at once."""
+        """Change the size limit. If it is now exceeded, entries are removed at once."""
         self._check_usable()
         _check_total_size(total_size_bytes)
         self._total_size_bytes = min(total_size_bytes, _MAX_TOTAL_SIZE_BYTES)
         self._cache.resize(self._total_size_bytes)
 
     def set_ttl(self, ttl_ms: int) -> None:
-        """Change the time to live of all entries; -1 or 0 disables it."""
+        """Change the time to live of all entries; -1 or 0 disables expiration."""
         self._check_usable()
         _check_ttl(ttl_ms)
         self._cache.set_ttl(ttl_ms)
@@ -259,11 +267,11 @@ class RemoteIndexCache:
         return self
 
     def close(self) -> None:
-        """Release all entries; their files stay for the next start. May be repeated.
+        """Release all entries, and keep their files for the next start. The call may be repeated.
 
         Entries that readers hold stay usable. Callers that wait for a load get ClosedError.
         """
-        # First, so that the files of the entries released below stay.
+        # Close the folder first, so that releasing the entries below does not delete their files.
         self._release()
         if self._forks != forks.count:
             return
@@ -331,7 +339,7 @@ class RemoteIndexCache:
         )
 
     def _verify(self, key: IndexKey, entry: RemoteIndexEntry) -> bool:
-        """Verify an entry of an earlier process; return False after removing a damaged one."""
+        """Verify an entry of an earlier process. If it is damaged, remove it and return False."""
         try:
             entry.verify()
         except (CorruptDataError, OSError) as error:
@@ -345,7 +353,8 @@ class RemoteIndexCache:
             self._cache.remove(key)
 
     def _adopt_files(self) -> None:
-        """Add the entries of an earlier process; without a usable disk, start empty."""
+        """Add the entries of an earlier process. If the disk cannot be used, start with an empty
+        cache."""
         try:
             self._directory.open()
             found = self._directory.adopt(self._listener.count_damage)
@@ -393,7 +402,8 @@ def _release(directory: IndexCacheDir, closing: threading.Event) -> None:
 def _run_sweeper(
     owner: weakref.ref[RemoteIndexCache], closing: threading.Event, interval_seconds: float
 ) -> None:
-    """Sweep until closed, in the thread of `start`; does not keep the cache alive."""
+    """Sweep until the cache is closed, in the thread of `start`. This does not keep the cache
+    alive."""
     while not closing.wait(interval_seconds):
         cache = owner()
         if cache is None:

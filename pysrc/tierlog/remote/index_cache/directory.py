@@ -1,15 +1,16 @@
-"""The folder of the index cache: one file per segment, a copy of its `.indexes` object.
+"""The folder of the index cache. It has one file per segment, a copy of the segment's `.indexes`
+object.
 
     <start offset>_<segment uuid>.<generation>.indexes            in use
     <start offset>_<segment uuid>.<generation>.indexes.tmp        being written
     <start offset>_<segment uuid>.<generation>.indexes.deleted    retired, perhaps still read
     .lock                                                         held by the process that uses it
 
-Offset and generation are decimal without leading zeros. A generation is used only once: a file that
-is loaded again gets another path, so a late removal of the old one never hits the new one. Other
-names in the folder, and everything that is not a regular file, are left alone.
+Offset and generation are decimal without leading zeros. A generation is used only once. So a file
+that is loaded again gets another path, and a late removal of the old file never removes the new
+file. Files with other names, and entries that are not regular files, are not touched.
 
-Files are not fsynced: a file that a crash left incomplete fails its checksums.
+Files are not fsynced. If a crash leaves a file incomplete, its checksums reveal that.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ __all__ = ["CachedFileName", "FoundFile", "IndexCacheDir", "IndexFile", "forks"]
 LOCK_NAME = ".lock"
 TEMPORARY_SUFFIX = ".tmp"
 DELETED_SUFFIX = ".deleted"
-# Smaller files are read, not mapped: a mapping takes at least one page of 4 KiB, and a process has
-# at most 65,530 mappings.
+# Smaller files are read instead of mapped, because a mapping takes at least one page of 4 KiB, and
+# a process can have at most 65,530 mappings.
 MIN_MAPPED_BYTES = 64 << 10
 _SUFFIX = ".indexes"
 _MAX_INT64 = 2**63 - 1
@@ -84,7 +85,7 @@ class CachedFileName:
 
     @classmethod
     def parse(cls, name: str) -> CachedFileName | None:
-        """Return the parts of a file name, or None for a name that this module does not write."""
+        """Return the parsed file name, or None for a name that this module does not write."""
         suffix = next((one for one in (TEMPORARY_SUFFIX, DELETED_SUFFIX) if name.endswith(one)), "")
         stem = name.removesuffix(suffix)
         if not stem.endswith(_SUFFIX):
@@ -108,10 +109,10 @@ class CachedFileName:
 
 
 class IndexFile:
-    """One complete file of the cache; referenced by the cache, by readers and by mapped pages.
+    """One complete file of the cache. The cache, readers and mapped pages refer to it.
 
-    It is deleted with the last reference, unless the cache was closed before that, at interpreter
-    exit, and in a forked child.
+    The file is deleted when the last reference is dropped. It is not deleted if the cache was
+    closed before, if the interpreter exits, or in a forked child.
     """
 
     __slots__ = ("__weakref__", "_directory", "_forks", "_lock", "_path", "_retired", "size_bytes")
@@ -130,9 +131,10 @@ class IndexFile:
         return self._path
 
     def read(self) -> Buffer:
-        """Return the file's bytes: mapped pages of a large file, a copy of a small one.
+        """Return the file's bytes: mapped pages of a large file, or a copy of a small file.
 
-        CorruptDataError when its size has changed, OSError when it cannot be read.
+        Raises CorruptDataError when the file's size has changed, and OSError when the file cannot
+        be read.
         """
         with self._lock:
             descriptor = open_regular_file(self._path)
@@ -153,9 +155,11 @@ class IndexFile:
             os.close(descriptor)
 
     def retire(self) -> None:
-        """Mark the file as removed; readers may continue. OSError when it cannot be renamed.
+        """Rename the file to mark it as removed; readers may continue. Raises OSError when the
+        rename fails.
 
-        Its new name lets a later start delete it, if this process ends before its readers.
+        If this process ends before the readers release the file, the next start recognizes it by
+        its new name and deletes it.
         """
         with self._lock:
             if self._retired or self._directory.closed:
@@ -183,11 +187,11 @@ class FoundFile:
 
 
 class IndexCacheDir:
-    """The files in the folder `path`. `open` locks it; `adopt` finds existing files.
+    """The files in the folder `path`. `open` locks the folder; `adopt` finds existing files.
 
-    A folder that cannot be used now (disk full, no permission, gone) is tried again by the next
-    `write`. ConfigError when another process uses it, NotADirectoryError or FileExistsError when
-    the path cannot become a folder.
+    If the folder cannot be used now (disk full, no permission, folder removed), the next `write`
+    tries again. Methods raise ConfigError when another process uses the folder, and
+    NotADirectoryError or FileExistsError when the path cannot become a folder.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, first_generation: int) -> None:
@@ -198,10 +202,11 @@ class IndexCacheDir:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Create and lock the folder. OSError when that fails now."""
+        """Create and lock the folder. Raises OSError when this fails now but may succeed later."""
         os.makedirs(self.path, exist_ok=True)
         lock_path = os.path.join(self.path, LOCK_NAME)
-        # Opened for reading only, so that existing files on a read-only disk can be used.
+        # The lock file is opened for reading only, so that existing files on a read-only disk can
+        # be used.
         flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(lock_path, flags, 0o644)
         try:
@@ -219,7 +224,7 @@ class IndexCacheDir:
         forks.locked.add(self)
 
     def close(self) -> None:
-        """Release the folder; its files stay. May be repeated."""
+        """Release the folder and keep its files. The call may be repeated."""
         with self._lock:
             self.closed = True
             if self._descriptor is not None:
@@ -228,15 +233,15 @@ class IndexCacheDir:
                 self._drop_lock()
 
     def release_after_fork(self) -> None:
-        """Release the folder in a forked child: folder and lock belong to the parent."""
-        # A child's descriptor would keep the lock after the parent's end. The old thread lock may
-        # be held by a thread that does not exist in the child.
+        """Release the folder in a forked child, because folder and lock belong to the parent."""
+        # The child's copy of the descriptor would keep the lock after the parent has ended. The old
+        # thread lock is replaced, because a thread that does not exist in the child may hold it.
         self._lock = threading.Lock()
         self.closed = True
         self._drop_lock()
 
     def _drop_lock(self) -> None:
-        """Close the lock's descriptor; a process that shares the lock keeps it."""
+        """Close the lock's descriptor. A process that shares the lock still holds it."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -246,8 +251,8 @@ class IndexCacheDir:
     def adopt(self, on_damage: Callable[[Exception], object]) -> list[FoundFile]:
         """Return the newest complete file of each segment, the oldest file first.
 
-        Incomplete, retired, superseded and damaged files are deleted; errors of damaged ones go to
-        `on_damage`. OSError when the folder cannot be read.
+        Incomplete, retired, superseded and damaged files are deleted. `on_damage` is called with
+        the error of each damaged file. Raises OSError when the folder cannot be read.
         """
         newest: dict[RemoteLogSegmentId, tuple[int, FoundFile]] = {}
         for name, written_ns in self._list_files():
@@ -282,7 +287,8 @@ class IndexCacheDir:
         return iter(sorted(found, key=lambda pair: pair[0].generation, reverse=True))
 
     def _read_file(self, path: str, name: CachedFileName) -> FoundFile:
-        """Check size, header and description of a file; CorruptDataError when they disagree."""
+        """Read a file's header and description. Raises CorruptDataError when size, header,
+        description and file name do not agree."""
         descriptor = open_regular_file(path)
         try:
             size_bytes = os.fstat(descriptor).st_size
@@ -306,7 +312,8 @@ class IndexCacheDir:
     # -- new files
 
     def write(self, metadata: RemoteLogSegmentMetadata, data: Buffer) -> IndexFile:
-        """Write a new file. OSError when the disk rejects it, ClosedError after `close`."""
+        """Write a new file. Raises OSError when the disk rejects it, and ClosedError after
+        `close`."""
         name = self._next_name(metadata)
         path = os.path.join(self.path, str(name))
         temporary = path + TEMPORARY_SUFFIX

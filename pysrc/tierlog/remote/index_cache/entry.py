@@ -27,7 +27,7 @@ IndexKey: TypeAlias = tuple[str, int, str]
 
 
 def key_of(segment_id: RemoteLogSegmentId) -> IndexKey:
-    """Return the key under which a cache keeps the indexes of that segment."""
+    """Return the key under which a cache keeps the indexes of the segment."""
     partition = segment_id.topic_id_partition
     return partition.topic_id, partition.partition, segment_id.id
 
@@ -35,10 +35,10 @@ def key_of(segment_id: RemoteLogSegmentId) -> IndexKey:
 class RemoteIndexEntry:
     """The verified indexes of one segment, as views of its cached file without copies.
 
-    Stays usable as long as it or a view of it is referenced, independent of the cache. Threads may
-    share it. Offsets are Kafka offsets, positions are byte positions in the `.log` object.
-    CorruptDataError, naming object or file, when a section with a valid checksum has invalid
-    content.
+    An entry stays usable as long as a caller refers to it or to a view of it, even after the cache
+    has removed it. Threads may share an entry. Offsets are Kafka offsets; positions are byte
+    positions in the `.log` object. Methods raise CorruptDataError, which names the object or file,
+    when a section with a valid checksum has invalid content.
     """
 
     __slots__ = (
@@ -85,11 +85,13 @@ class RemoteIndexEntry:
 
     @property
     def verified(self) -> bool:
-        """Whether its checksums were compared; an entry of an earlier process starts unverified."""
+        """Whether the entry's checksums were compared. An entry of an earlier process starts
+        unverified."""
         return self._data is not None
 
     def verify(self) -> None:
-        """Compare every checksum of the file, once. CorruptDataError or OSError when damaged."""
+        """Compare every checksum of the file, unless that was done before. Raises CorruptDataError
+        or OSError when the file is damaged."""
         with self._lock:
             if self._data is not None or self.file is None:
                 return
@@ -117,16 +119,17 @@ class RemoteIndexEntry:
     # -- for readers
 
     def section(self, kind: IndexKind) -> memoryview:
-        """Return the section as it is stored, read-only."""
+        """Return the stored bytes of a section, read-only."""
         section = self._require_header().section(kind)
         assert self._data is not None
         return self._data[section.position : section.end_position]
 
     def lookup_offset(self, target_offset: int) -> tuple[int, int]:
-        """Return (offset, position) of the largest entry <= `target_offset`, or (start offset, 0).
+        """Return (offset, position) of the entry with the largest offset <= `target_offset`, or
+        (start offset, 0) when there is none.
 
-        The batch at that position may end before the target: scan forward from there (Kafka's
-        ``OffsetIndex.lookup``).
+        The batch at that position may end before the target, so the caller must scan forward from
+        it (as after Kafka's ``OffsetIndex.lookup``).
         """
         return _core.lookup_offset_index(
             self._offset_index(), self.metadata.start_offset, target_offset
@@ -139,16 +142,18 @@ class RemoteIndexEntry:
         )
 
     def lookup_timestamp(self, target_ms: int) -> tuple[int, int]:
-        """Return (timestamp, offset) of the largest entry <= `target_ms`, or (-1, start offset).
+        """Return (timestamp, offset) of the entry with the largest timestamp <= `target_ms`, or
+        (-1, start offset) when there is none.
 
-        Records with that timestamp or a later one follow that offset (Kafka's
+        Records with that timestamp or a later timestamp are at or after that offset (as for Kafka's
         ``TimeIndex.lookup``).
         """
         return _core.lookup_time_index(self._time_index(), self.metadata.start_offset, target_ms)
 
     @property
     def segment_index(self) -> _core.SegmentIndex:
-        """Offset index, batch checksums and bounds; finds and checks the batches of a read."""
+        """The native index that finds and checks the batches of a read. It holds the offset index,
+        the batch checksums and the segment's bounds."""
         found = self.index
         if found is None:
             segment, kind = self.metadata, IndexKind.BATCH_CHECKSUM
@@ -171,9 +176,10 @@ class RemoteIndexEntry:
     def aborted_transactions(
         self, from_offset: int, upper_bound_offset: int
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """Return the aborted transactions of [from, upper bound), and whether they are complete.
+        """Return the aborted transactions with offsets in [from, upper bound), and whether the
+        result is complete.
 
-        If incomplete, continue in the next segment (Kafka's
+        If it is not complete, the caller continues in the next segment (as for Kafka's
         ``TransactionIndex.collectAbortedTxns``).
         """
         section = self.section(IndexKind.TRANSACTION)
@@ -217,7 +223,7 @@ class RemoteIndexEntry:
         return found
 
     def _check_order(self, kind: IndexKind) -> memoryview:
-        """Return an offset or time index with verified order, without its zero padding."""
+        """Check the order of an offset or time index; return the index without its zero padding."""
         section = self.section(kind)
         base_offset = self.metadata.start_offset
         try:

@@ -1,4 +1,4 @@
-"""Counts the bytes that an index cache fetches again after it evicted them.
+"""Count the bytes that an index cache fetches again after it evicted them.
 
 A larger cache, or a longer time to live, would have saved these requests.
 """
@@ -11,17 +11,17 @@ from collections.abc import Hashable
 
 __all__ = ["Evictions"]
 
-# Evictions that other settings could avoid; an explicit removal is not one.
+# Causes of evictions that other settings could avoid. An explicit removal is not an eviction.
 _CAUSES = ("size", "expired")
-# About 3 MB of keys; the oldest ones above this number are dropped.
+# This many keys take about 3 MB. Above this number, the oldest keys are dropped.
 MAX_REMEMBERED = 10_000
 
 
 class Evictions:
-    """Counts the bytes that a cache fetches, and those that it fetches again after an eviction.
-    Thread-safe.
+    """Counts the bytes that a cache fetches, and how many of these bytes it fetches again because
+    it had evicted them. Thread-safe.
 
-    Only the last `MAX_REMEMBERED` evicted keys are remembered. If an entry is fetched again after
+    It remembers only the last `MAX_REMEMBERED` evicted keys. If an entry is fetched again after
     more evictions than that, it counts as fetched for the first time.
     """
 
@@ -50,6 +50,7 @@ class Evictions:
                 self._refetched_bytes[cause] += size_bytes
 
     def counts(self) -> tuple[int, dict[str, int]]:
-        """Return the bytes fetched, and the bytes fetched again by the cause of their eviction."""
+        """Return the number of bytes fetched, and for each cause of eviction the number of bytes
+        fetched again."""
         with self._lock:
             return self._fetched_bytes, dict(self._refetched_bytes)

@@ -1,11 +1,11 @@
 """Map files that this process owns as read-only memory.
 
-The pages are unmapped with their last view, and no descriptor stays open for them. Before Python
-3.13 the `mmap` module keeps one open, so a cache of thousands of small files would exhaust the
-process's descriptors.
+The pages are unmapped when their last view is released. No descriptor stays open meanwhile. Before
+Python 3.13, the `mmap` module keeps a descriptor open for each mapping, so a cache of thousands of
+small files would exhaust the process's descriptors.
 
-Only for files that no other process writes: truncating a mapped file kills its readers (SIGBUS),
-and a checksum cannot prevent that.
+Map only files that no other process writes. When another process truncates a mapped file, its
+readers are killed (SIGBUS), and a checksum cannot prevent that.
 """
 
 from __future__ import annotations
@@ -34,18 +34,20 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def map_descriptor(descriptor: int, size_bytes: int, owner: object = None) -> memoryview:
-    """Map the first `size_bytes` (at least 1) of an open file; the descriptor may then be closed.
+    """Map the first `size_bytes` (at least 1) of an open file. The caller may close the descriptor
+    afterwards.
 
-    `owner` stays alive as long as the pages. OSError when the system cannot map them. The caller
-    has checked that the file is that long.
+    `owner` stays alive as long as the pages. The caller has checked that the file has at least
+    `size_bytes`. Raises OSError when the system cannot map the pages.
     """
     address = _mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address is None or address == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     pages = (ctypes.c_char * size_bytes).from_address(address)
-    # Views hold `pages`, so the memory is unreachable when it is finalized. Not at exit: the end
-    # of the process unmaps everything, and a thread may still read until then.
+    # Views hold `pages`, so no view can reach the memory when the finalizer runs. The finalizer
+    # does not run at exit: the end of the process unmaps everything, and a thread may read until
+    # then.
     weakref.finalize(pages, _unmap, address, size_bytes, owner).atexit = False
     return memoryview(pages).cast("B").toreadonly()
 

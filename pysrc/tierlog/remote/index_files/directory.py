@@ -5,12 +5,12 @@
         <name>.tmp                 a file being written
         rebuilt.tmp/               an unfinished rebuild: removed
         rebuilt/                   a finished rebuild: the old files are being removed
-        rebuilt.moving/            the old files are removed; the new ones are being moved up
+        rebuilt.moving/            the old files are removed; the new files are being moved up
         <name>.set-aside-<n>       an entry with one of these names that is not a regular file
 
-A swap consists of renames and removals that may be repeated. After a crash at any step and a call
-of `recover`, the folder has all files of the old set or all of the new one. Other names are left
-alone.
+A rebuild replaces (swaps) all files by renames and removals that may be repeated. After a crash at
+any step and a call of `recover`, the folder has either all old files or all new files. Files with
+other names are not touched.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 class RemoteIndexKind(StrEnum):
-    """The files of one base offset, by their suffix. The first one is authoritative; the others
-    are derived from it."""
+    """The files of one base offset, by their suffix. The remoteLogIndex is authoritative; the other
+    two files are derived from it."""
 
     LOG = "remoteLogIndex"
     OFFSET = "remoteOffsetIndex"
@@ -63,7 +63,7 @@ class Listing:
 
 
 class RemoteIndexDir:
-    """One folder. Not thread-safe."""
+    """The folder of one partition. Not thread-safe."""
 
     def __init__(self, path: str, root: str | None = None) -> None:
         self.path = path
@@ -82,7 +82,8 @@ class RemoteIndexDir:
     # -- folders
 
     def create(self) -> None:
-        """Create the folder and its parents durably. OSError when one is a link or a file."""
+        """Create the folder and its parents durably. Raises OSError when a folder's name belongs to
+        a link or a file."""
         if self._exists:
             return
         make_durable_folder(self._root)
@@ -121,7 +122,7 @@ class RemoteIndexDir:
     # -- listing
 
     def recover(self) -> Listing:
-        """Finish or roll back an interrupted swap; return the files."""
+        """Finish or roll back an interrupted swap; return the listing of the folder."""
         listing = Listing()
         self._exists = False
         if not _is_there(self.path):
@@ -166,7 +167,7 @@ class RemoteIndexDir:
 
     @contextmanager
     def opened(self, base_offset: int, kind: RemoteIndexKind, *, create: bool) -> Iterator[int]:
-        """Yield a descriptor for writing; `create` makes a new file, which must not exist."""
+        """Yield a descriptor for writing. With `create` the file is new and must not exist."""
         flags = _CREATE_FLAGS if create else os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.file_path(base_offset, kind), flags, 0o644)
         try:
@@ -175,7 +176,7 @@ class RemoteIndexDir:
             os.close(descriptor)
 
     def replace(self, base_offset: int, kind: RemoteIndexKind, data: Buffer) -> None:
-        """Replace a file by `data` in one rename; not synced."""
+        """Replace the content of a file by `data` with one rename. The file is not synced."""
         path = self.file_path(base_offset, kind)
         with suppress(FileNotFoundError):
             os.unlink(path + _TEMPORARY)
@@ -187,7 +188,7 @@ class RemoteIndexDir:
         os.rename(path + _TEMPORARY, path)
 
     def rewrite(self, base_offset: int, size_bytes: int) -> None:
-        """Copy the first bytes of a log to a new file, which replaces it durably."""
+        """Copy the first `size_bytes` of a log to a new file, which replaces the log durably."""
         path = self.file_path(base_offset, RemoteIndexKind.LOG)
         with suppress(FileNotFoundError):
             os.unlink(path + _TEMPORARY)
@@ -205,7 +206,8 @@ class RemoteIndexDir:
         self.sync()
 
     def remove(self, base_offset: int) -> None:
-        """Remove all files of a base offset, the log first: the others depend on it."""
+        """Remove all files of a base offset. The log is removed first, because the other files
+        depend on it."""
         for kind in RemoteIndexKind:
             with suppress(FileNotFoundError):
                 os.unlink(self.file_path(base_offset, kind))
@@ -228,7 +230,7 @@ class RemoteIndexDir:
         self._remove_set(_STAGED)
 
     def commit(self) -> None:
-        """Replace all files by the staged ones, which must be synced."""
+        """Replace all files by the staged files, which must be synced."""
         os.rename(os.path.join(self.path, _STAGED), os.path.join(self.path, _COMMITTED))
         self.sync()
         self._finish_swap(Listing())
@@ -256,7 +258,8 @@ class RemoteIndexDir:
             self.sync()
 
     def _remove_set(self, name: str) -> None:
-        """Remove a folder of the swap with its index files; it stays if it has other files."""
+        """Remove the index files in a folder of the swap. The folder itself is removed if it has no
+        other files."""
         path = os.path.join(self.path, name)
         if not os.path.lexists(path):
             return
@@ -269,8 +272,8 @@ class RemoteIndexDir:
 
 
 def _is_there(path: str) -> bool:
-    """Return whether the name exists. OSError when the disk does not say: index files that count as
-    missing would stay for ever."""
+    """Return whether the name exists. Raises OSError when the disk does not answer, because index
+    files that were wrongly taken for missing would never be removed."""
     try:
         os.lstat(path)
     except FileNotFoundError:

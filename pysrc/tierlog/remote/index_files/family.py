@@ -1,4 +1,5 @@
-"""The remote log index of one partition on its leader or a follower (FORMATS.md, section 9.2).
+"""The remote log index of one partition, on its leader or a follower (docs/FORMATS.md, section
+9.2).
 
     files = RemoteIndexFiles(index_dir, partition, rotate_bytes=16 << 20, rotate_ms=-1)
     files.append(segment, entries)                  after a copy: the entries of its `.indexes`
@@ -6,17 +7,17 @@
     entry = files.lookup_offset(4711)               object and position of that offset
     files.drop_below(log_start_offset)              remove files below the log start offset
 
-Each entry covers about 256 KiB of log. Entries are in offset order across a sequence of files
-(`directory` describes their names, `file` their content). The same segments in the same order give
-the same files, byte for byte, so everything can be rebuilt from the store. Opening verifies every
-byte, removes an incomplete append after a crash, rebuilds indexes from their log, and removes files
-with a damaged log. A removed or lost file leaves a gap, which the next `catch_up` fills. `findings`
-lists what was wrong.
+Each entry covers about 256 KiB of log. Entries are in offset order across a sequence of files.
+`directory` describes the names of the files, and `file` their content. The same segments in the
+same order give the same files, byte for byte, so all files can be rebuilt from the store. Opening
+verifies every byte, removes an incomplete append after a crash, rebuilds indexes from their log,
+and removes files with a damaged log. A removed or lost file leaves a gap, which the next `catch_up`
+fills. `findings` lists what recovery found and repaired.
 
-An append writes the entries, both indexes and the trailer, and syncs the log (and a new log's name)
-before it returns. The indexes are not synced, because opening rebuilds them.
+An append writes the entries, both indexes and the trailer. Before it returns, it syncs the log, and
+the name of a new log. The indexes are not synced, because opening rebuilds them.
 
-The caller decides which segments belong to the log. One process per folder.
+The caller decides which segments belong to the log. Only one process may use a folder.
 """
 
 from __future__ import annotations
@@ -55,11 +56,13 @@ _MAX_FINDINGS = 1_000
 
 
 class RemoteIndexFiles(RemoteIndexLookups):
-    """One partition's files. Thread-safe; writers exclude each other, readers do not wait.
+    """The remote index files of one partition. Thread-safe. Writers exclude each other; readers do
+    not wait.
 
     ``directory`` is the folder of all partitions' index files. Opening repairs existing files and
-    creates none. ``rotate_ms`` -1 disables rotation by time. OSError when the disk fails; the next
-    write then starts with another recovery. ClosedError after `close` and `delete`.
+    creates none. ``rotate_ms`` -1 disables rotation by time. Methods raise OSError when the disk
+    fails; the next write then starts with a recovery. After `close` or `delete`, methods raise
+    ClosedError.
     """
 
     def __init__(
@@ -76,12 +79,14 @@ class RemoteIndexFiles(RemoteIndexLookups):
         self._writer = self._make_writer(self._directory, sync=True)
         self._findings: list[CorruptDataError] = []
         self._log_start_offset = 0
-        # (segment id, gap) of segments without entries for a gap; they need no second fetch.
+        # The segments that have no entries for a gap, as (segment id, gap). They are not fetched
+        # again.
         self._fruitless: set[tuple[str, int, int]] = set()
         self._suspect = True
         self._damaged = False
-        # Writers hold the first lock. The second one is held while bytes that readers may read
-        # change or vanish, and by readers that retry after such a change.
+        # Writers hold the first lock. A writer also holds the second lock while it changes or
+        # removes bytes that readers may read. A reader that retries after such a change holds the
+        # second lock.
         self._lock = threading.RLock()
         self._disk_lock = threading.RLock()
         with self._lock:
@@ -103,11 +108,13 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @property
     def findings(self) -> tuple[CorruptDataError, ...]:
-        """What recovery found and repaired since this was opened; the latest is last."""
+        """Findings that recovery has repaired since the files were opened; the latest finding is
+        last."""
         return tuple(self._findings)
 
     def _search(self, search: Callable[[FileSequence, bool], _T]) -> _T:
-        """Return the result of `search`; after an error repeat it while no bytes change."""
+        """Return the result of `search`. After an error, repeat it while no writer can change
+        bytes."""
         self._check_open()
         try:
             return search(self._sequence, True)
@@ -116,8 +123,8 @@ class RemoteIndexFiles(RemoteIndexLookups):
                 return self._search_again(search)
 
     def _search_again(self, search: Callable[[FileSequence, bool], _T]) -> _T:
-        """Repeat a look-up. A wrong index only costs time, a wrong log is an error; the next write
-        repairs both."""
+        """Repeat a look-up. If only an index is damaged, search without it; a damaged log is an
+        error. The next write repairs both."""
         try:
             return search(self._sequence, True)
         except (CorruptDataError, FileNotFoundError):
@@ -139,9 +146,10 @@ class RemoteIndexFiles(RemoteIndexLookups):
     def append(self, segment: RemoteLogSegmentMetadata, entries: Buffer) -> int:
         """Add the entries of a segment from its `.indexes` object; return the number added.
 
-        Entries that end at or below `last_offset` are skipped, and so are truncated ones (the
-        segment's `truncation_offset`). Durable when this returns. CorruptDataError, with nothing
-        added, unless all bytes are valid and all entries belong to that segment.
+        Entries that end at or below `last_offset` are skipped, and so are entries at or above the
+        segment's `truncation_offset`. The entries are durable when this method returns. Raises
+        CorruptDataError, and adds nothing, unless all bytes are valid and all entries belong to the
+        segment.
         """
         checked = self._verify_entries(segment, entries)
         with self._lock:
@@ -149,12 +157,12 @@ class RemoteIndexFiles(RemoteIndexLookups):
             return self._insert(checked, self._sequence.gaps[-1:])
 
     def catch_up(self, segments: Iterable[RemoteLogSegmentMetadata], fetch: Fetch) -> int:
-        """Add the missing entries of these segments in offset order; return the number added.
+        """Add the missing entries of `segments` in offset order; return the number added.
 
         `fetch` returns the remoteLogIndex section of a segment's `.indexes` object; it is called
-        only for segments with missing entries. Fills the gaps of lost or damaged files, and first
-        removes entries that were truncated meanwhile. Entries that were added before `fetch`
-        raises stay.
+        only for segments with missing entries. The call first removes entries that were truncated
+        meanwhile, and then fills the gaps of lost or damaged files. If `fetch` raises, the entries
+        that were added before are kept.
         """
         ordered = sorted(map(self._check_partition, segments), key=_offset_order)
         with self._lock:
@@ -175,10 +183,10 @@ class RemoteIndexFiles(RemoteIndexLookups):
         return added
 
     def rebuild(self, segments: Iterable[RemoteLogSegmentMetadata], fetch: Fetch) -> int:
-        """Rebuild all files from these segments; return the number of entries.
+        """Rebuild all files from `segments`; return the number of entries.
 
-        The new files replace the old ones at once when all are durable; until then, and after any
-        error, the old ones stay. Other writers wait.
+        The new files replace the old files at once, when all new files are durable. Until then, and
+        after any error, the old files are kept. Other writers wait.
         """
         ordered = sorted(map(self._check_partition, segments), key=_offset_order)
         with self._lock:
@@ -207,7 +215,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
         return segment_entries(self._check_partition(segment), data)
 
     def _find_gaps(self, segment: RemoteLogSegmentMetadata) -> list[tuple[int, int]]:
-        """Return the gaps that the segment's entries might fill."""
+        """Return the gaps that entries of the segment might fill."""
         end_offset = segment.served_end_offset
         if end_offset < max(segment.start_offset, self._log_start_offset):
             return []
@@ -226,8 +234,8 @@ class RemoteIndexFiles(RemoteIndexLookups):
     # -- removing
 
     def drop_below(self, log_start_offset: int) -> int:
-        """Remove files that end below the log start offset; return their number. Segments that
-        end below it are not added again."""
+        """Remove files that end below the log start offset; return their number. Later calls of
+        `catch_up` add no segments that end below this offset."""
         with self._lock:
             self._recover_if_suspect()
             self._log_start_offset = max(self._log_start_offset, log_start_offset)
@@ -237,10 +245,11 @@ class RemoteIndexFiles(RemoteIndexLookups):
                 return self._writer.drop_below(log_start_offset)
 
     def truncate_to(self, offset: int) -> int:
-        """Remove entries at or above `offset`, which was truncated; return their number.
+        """Remove entries at or above `offset`, where the log was truncated; return the number of
+        removed entries.
 
-        An entry that spans `offset` stays but ends before it: its byte range still contains the
-        truncated records. Durable when this returns.
+        An entry that spans `offset` is kept, but its last offset becomes `offset` - 1; its byte
+        range still contains the truncated records. The change is durable when this method returns.
         """
         with self._lock:
             self._recover_if_suspect()
@@ -250,11 +259,12 @@ class RemoteIndexFiles(RemoteIndexLookups):
                 return self._writer.truncate_to(offset)
 
     def _truncate_segment(self, segment: RemoteLogSegmentMetadata, offset: int) -> None:
-        """Truncate the files if they have truncated entries of the segment."""
+        """Truncate the files at `offset` if they have entries of the segment at or above it."""
         reached, key = max(offset, segment.start_offset), log_key(segment)
 
         def search(sequence: FileSequence, _with_index: bool) -> bool:
-            # Read all later entries: those of overlapping segments may be in between.
+            # Read all later entries, because entries of overlapping segments may be between those
+            # of this segment.
             rest = FileSequence.of(sequence.files[bisect_left(sequence.last_offsets, reached) :])
             found = self._entries(rest)
             return any(
@@ -277,15 +287,15 @@ class RemoteIndexFiles(RemoteIndexLookups):
             self.truncate_to(offset)
 
     def delete(self) -> None:
-        """Remove the files, and the folder when it is empty, and close. After a failure, open and
-        delete again to remove the rest."""
+        """Close, and remove the files, and the folder if it is then empty. After a failure, open
+        and delete again to remove the remaining files."""
         self._closed = True
         with self._lock, self._disk_lock:
             self._sequence = FileSequence()
             self._directory.remove_all()
 
     def close(self) -> None:
-        """Stop all reads and writes; may be repeated."""
+        """Stop all reads and writes. The call may be repeated."""
         self._closed = True
         with self._lock:
             self._sequence = FileSequence()
@@ -293,7 +303,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
     # -- consistency
 
     def _recover_if_suspect(self) -> None:
-        """Recover the files when they were just opened, or after a failure."""
+        """Recover the files if they were just opened, or if a failure occurred."""
         self._check_open()
         if self._suspect or self._damaged:
             self._damaged = False
@@ -303,7 +313,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Mark the files for recovery unless the body succeeds; then publish the new state."""
+        """If the body succeeds, publish the new state; else mark the files for recovery."""
         self._suspect = True
         yield
         self._sequence = self._writer.sequence
@@ -311,7 +321,8 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @contextmanager
     def _changing_bytes(self) -> Iterator[None]:
-        """Like `_changing`, for changes of existing bytes: excludes readers."""
+        """Like `_changing`, but for changes of existing bytes: readers that retry wait until the
+        body ends."""
         with self._disk_lock, self._changing():
             self._fruitless.clear()
             yield

@@ -2,16 +2,16 @@
 
     <base>.remoteLogIndex     contiguous entries, then 8 bytes: position of the last entry, i64
     <base>.remoteOffsetIndex  for each entry: last offset - base, i32; position of the entry, i32
-    <base>.remoteTimeIndex    for each entry whose last timestamp is above all before it (and -1):
+    <base>.remoteTimeIndex    for each entry whose last timestamp is above -1 and all before it:
                               that timestamp, i64; last offset - base, i32
 
-The log is authoritative: every byte is verified when it is opened, and every entry that a look-up
-returns is verified again. The indexes only tell where to start; a look-up through a wrong index
-detects that. The trailer is written for other readers and never used here.
+The log is authoritative. Every byte of it is verified when it is opened, and every entry that a
+look-up returns is verified again. The indexes only say where a look-up starts. A look-up detects a
+wrong index. The trailer is written for other readers and is never used here.
 
 `RemoteIndexFile` is an immutable summary of such a file. The pure function `grow` computes the
-summary after an append and the bytes to write; `scan` uses the same function on an existing file,
-so both agree to the byte.
+summary after an append and the bytes to write. `scan` calls `grow` for an existing file, so both
+give the same indexes, byte for byte.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RemoteLogIndexEntry:
     """A verified entry: the remote position of offsets `first_offset` to `last_offset` (inclusive).
 
     The object ``log_key`` has ``data_length`` bytes of whole batches from ``log_position`` on. The
-    last batch may end after `last_offset`: later records were truncated.
+    last batch may end after `last_offset` if later records were truncated.
     """
 
     first_offset: int
@@ -103,8 +103,8 @@ class RemoteLogIndexEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastEntry:
-    """The last entry: the `.log` object's key, start and end (exclusive) of its bytes, and its
-    offsets."""
+    """The last entry of a file: the key of its `.log` object, the start and end (exclusive) of its
+    bytes in that object, and its offsets."""
 
     key: str
     start_position: int
@@ -131,7 +131,7 @@ class RemoteIndexFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexPaths:
-    """Paths of the files of a base offset; ``""`` to search without an index."""
+    """Paths of the files of a base offset. ``""`` means to search without that index."""
 
     log: str
     offset: str = ""
@@ -167,9 +167,10 @@ def starts_new_file(
 ) -> bool:
     """Return whether `size_bytes` of entries of the segment `key` start a new file.
 
-    Depends only on the segments, so all nodes make the same files, also after a loss. Time is
-    therefore the time of the records, as for retention. A segment continues in the file where it
-    began. One that leaves out offsets starts a new file, so gaps are always between files.
+    The answer depends only on the segments, so all nodes make the same files, even after a file was
+    lost. Therefore rotation by time uses the timestamps of the records, as retention does. All
+    entries of a segment go to the file where the segment began. A segment that leaves out offsets
+    starts a new file, so gaps are always between files.
     """
     if file.last_entry.key == key:
         return False
@@ -188,7 +189,8 @@ def grow(
     stop: int,
     last_entry: LastEntry,
 ) -> Growth:
-    """Append rows `start` to `stop` (exclusive, at least one) to a file; None for a new file."""
+    """Append the rows from `start` up to `stop` (exclusive; at least one row) to the file `before`,
+    or to a new file for None."""
     rows = slice(start, stop)
     ends = int(entries.position[stop]) if stop < len(entries) else entries.valid_length
     begins = int(entries.position[start])
@@ -229,12 +231,13 @@ def check_entries(
     path: str | None = None,
     at: int = 0,
 ) -> LastEntry | None:
-    """Return the last entry, or `before` (the previous one) when `entries` is empty.
+    """Check `entries` and return the last entry. `before` is the entry before them, which is
+    returned when `entries` is empty.
 
-    CorruptDataError unless every rdi points below the partition's own prefix (and into the object
-    `only_key`, if given), and the entries of each `.log` object are contiguous and share no offset.
-    After a truncated entry, the complete entry of the same batches may follow. `at` is the byte
-    position of the first entry in the file `path`.
+    Raises CorruptDataError unless every rdi points below the partition's own prefix (and into the
+    object `only_key`, if given). Also raises CorruptDataError unless the entries of each `.log`
+    object are contiguous and have different offsets. After a truncated entry, the complete entry of
+    the same batches may follow. `at` is the byte position of the first entry in the file `path`.
     """
     if not len(entries):
         return before
@@ -281,9 +284,9 @@ def _log_positions(
     before: LastEntry | None,
     only_key: str | None,
 ) -> tuple[str, Int64Column, npt.NDArray[np.bool_]]:
-    """Return the key of the last row's `.log` object, each row's position in its object, and
-    whether a row has the same object as the row before. Keys of one partition have the same length,
-    so rows are compared in bulk; only a new key is parsed."""
+    """Return the key of the last row's `.log` object, the position of each row in its object, and
+    for each row whether the row before has the same object. Keys of one partition have the same
+    length, so rows are compared in bulk, and only a new key is parsed."""
     rdi = entries.rdi
     key = before.key if before else ""
     key_bytes = len(partition_prefix(partition)) + _KEY_NAME_BYTES
@@ -293,7 +296,8 @@ def _log_positions(
     for start, stop in pairwise(edges):
         length = int(rdi.length[start])
         keys, digits = _split_rdis(rdi, start, stop, min(key_bytes + 1, length))
-        # numpy ignores zero bytes at the end; the first key of each group is parsed and has none.
+        # numpy ignores zero bytes at the end of a key. The first key of each group is parsed, so it
+        # has no zero bytes.
         continues[start + 1 : stop] = keys[1:] == keys[:-1]
         for row in (np.flatnonzero(~continues[start:stop]) + start).tolist():
             if is_foreign_data_id(rdi[row]):
@@ -316,8 +320,8 @@ def _foreign_positions(
     before: LastEntry | None,
     only_key: str | None,
 ) -> tuple[str, Int64Column, npt.NDArray[np.bool_]]:
-    """Return the result of `_log_positions` when data ids of other storage managers occur. Their
-    positions are opaque and need not be contiguous."""
+    """Return the result of `_log_positions` for entries with data ids of other storage managers.
+    Such positions are opaque and need not be contiguous."""
     key = before.key if before else ""
     positions = np.empty(len(entries), dtype=np.int64)
     continues = np.zeros(len(entries), dtype=np.bool_)
@@ -339,7 +343,8 @@ def _foreign_positions(
 def _split_rdis(
     rdi: RdiColumn, start: int, stop: int, key_bytes: int
 ) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.uint8]]:
-    """Return views of rdis of one length: their first `key_bytes`, and the rest byte by byte."""
+    """Return two views of rdis of equal length: their first `key_bytes` bytes, and the remaining
+    bytes one by one."""
     length = int(rdi.length[start])
     at, step = int(rdi.start[start]), length + _FIXED_BYTES
     keys: npt.NDArray[np.bytes_] = np.ndarray(
@@ -354,7 +359,8 @@ def _split_rdis(
 def _parse_position(
     entries: RemoteLogIndexEntries, row: int, partition: TopicIdPartition
 ) -> tuple[str, int]:
-    """Return the key of the `.log` object that a row points into, and the position in it."""
+    """Return the key of the `.log` object to which a row points, and the position in this
+    object."""
     try:
         log_key, log_position = parse_rdi(entries.rdi[row], partition)
         if log_position <= MAX_FILE_BYTES:
@@ -375,7 +381,7 @@ def _bad_rdi(
 def entry_of(
     entries: RemoteLogIndexEntries, row: int, partition: TopicIdPartition
 ) -> RemoteLogIndexEntry:
-    """Return one row with a checked rdi; CorruptDataError when it leaves the partition."""
+    """Return the entry of one row. Raises CorruptDataError when its rdi is not in the partition."""
     rdi = entries.rdi[row]
     log_key, log_position = split_data_id(rdi, partition)
     return RemoteLogIndexEntry(
@@ -403,8 +409,8 @@ def read_entries(
 ) -> Iterator[tuple[int, RemoteLogIndexEntries]]:
     """Yield (position of the first entry, verified entries) for consecutive chunks of a file.
 
-    Chunks start with `chunk_bytes` (4 MiB by default) and grow up to 4 MiB. CorruptDataError at
-    the first byte before `end_position` that does not belong to a valid entry.
+    The first chunk has `chunk_bytes` (4 MiB by default); the next ones grow up to 4 MiB. Raises
+    CorruptDataError at the first byte before `end_position` that does not belong to a valid entry.
     """
     before = -1
     chunk_bytes = chunk_bytes or _CHUNK_BYTES
@@ -443,10 +449,11 @@ def _truncated_error(size_bytes: int) -> CorruptDataError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """Result of scanning a file: its valid entries, and the indexes that they should have.
+    """Result of scanning a file: a summary of its valid entries, and the indexes that these entries
+    should have.
 
-    ``file`` is None without any valid entry. ``torn`` is the error of the bytes after the last
-    valid entry; None if these are the trailer or absent.
+    ``file`` is None when there is no valid entry. ``torn`` is the error for the bytes after the
+    last valid entry; None if these bytes are the trailer, or if there are none.
     """
 
     file: RemoteIndexFile | None
@@ -457,9 +464,9 @@ class Scan:
 
 
 def scan(path: str, base_offset: int, partition: TopicIdPartition) -> Scan:
-    """Verify a log file; an incomplete append at its end is reported in ``torn``.
+    """Verify a log file. The result's ``torn`` reports an incomplete append at the end.
 
-    CorruptDataError for any other damage: then no entry of the file is trusted.
+    Raises CorruptDataError for any other damage; then no entry of the file can be trusted.
     """
     descriptor = open_regular_file(path)
     try:
@@ -516,7 +523,8 @@ def _scan_entries(
 def _check_base(
     entries: RemoteLogIndexEntries, base_offset: int, path: str, *, is_first: bool
 ) -> None:
-    """Check that the first entry contains the base offset and all end within 31 bits above it."""
+    """Check that the first entry contains the base offset, and that all entries end at most 2^31 -
+    1 above it."""
     first, last = int(entries.first_offset[0]), int(entries.last_offset[-1])
     holds = not is_first or first <= base_offset <= int(entries.last_offset[0])
     if not holds or last - base_offset > MAX_RELATIVE_OFFSET:
@@ -537,7 +545,7 @@ def _is_trailer(descriptor: int, file: RemoteIndexFile, size_bytes: int) -> bool
 
 
 def _is_torn(descriptor: int, position: int, size_bytes: int) -> bool:
-    """Return whether the bytes from `position` on can be an append that was interrupted."""
+    """Return whether the bytes from `position` on may come from an interrupted append."""
     rest = size_bytes - position
     if rest <= _MAX_ENTRY_BYTES + TRAILER.size:
         try:
@@ -561,12 +569,12 @@ _Find = Callable[[RemoteLogIndexEntries], int | None]
 def find_offset(
     paths: IndexPaths, file: RemoteIndexFile, partition: TopicIdPartition, target_offset: int
 ) -> tuple[RemoteLogIndexEntry, bool]:
-    """Return the first entry with last offset >= `target_offset`; the file must have one. Also
-    return whether it answers the look-up.
+    """Return the first entry with last offset >= `target_offset`, and whether this entry answers
+    the look-up. The file must have such an entry.
 
-    An entry is no answer when it starts above the target and the previous entry is of another
-    segment: the file does not know the offsets between. CorruptDataError when the index or an
-    entry that was read is damaged. Without an index path, the search is slow.
+    An entry is no answer when it starts above the target and the previous entry belongs to another
+    segment, because the file does not know the offsets in between. Raises CorruptDataError when the
+    index or an entry that was read is damaged. A search without an index path is slow.
     """
     position, found_slot = 0, None
     if paths.offset:
@@ -588,9 +596,9 @@ def find_offset(
 def find_timestamp(
     paths: IndexPaths, file: RemoteIndexFile, partition: TopicIdPartition, target_ms: int
 ) -> RemoteLogIndexEntry:
-    """Return the first entry with last timestamp >= `target_ms`; the file must have one.
+    """Return the first entry with last timestamp >= `target_ms`. The file must have such an entry.
 
-    CorruptDataError as in `find_offset`.
+    Raises CorruptDataError as `find_offset` does.
     """
     position, found_slot = 0, (_NO_TIMESTAMP, 0)
     if paths.time:
@@ -618,7 +626,8 @@ def find_timestamp(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WalkResult:
-    """A found row, the rdi before it, and offset and timestamp of the walk's first entry."""
+    """The row that was found, the rdi before it, and the last offset and last timestamp of the
+    first entry read."""
 
     entries: RemoteLogIndexEntries
     row: int
@@ -628,7 +637,7 @@ class _WalkResult:
 
 
 def _walk(path: str, file: RemoteIndexFile, position: int, find: _Find) -> _WalkResult:
-    """Walk from an entry's position to the first entry that `find` accepts."""
+    """Read entries from `position` on, up to the first entry that `find` accepts."""
     descriptor = open_regular_file(path)
     # A damaged index may name any position.
     position = position if 0 <= position < file.size_bytes else file.size_bytes
@@ -666,7 +675,8 @@ def _walk(path: str, file: RemoteIndexFile, position: int, find: _Find) -> _Walk
 def _look_up_slot(
     path: str, slot_bytes: int, count: int, lookup: Callable[[bytes], tuple[int, int]]
 ) -> tuple[int, int]:
-    """Return the result of `lookup` on an index file, reading only one block of it."""
+    """Return the result of `lookup` on an index file. A binary search finds the one block that is
+    read."""
     descriptor = open_regular_file(path)
     try:
         nothing = lookup(b"")
@@ -684,7 +694,8 @@ def _look_up_slot(
 
 
 def _check_slot(path: str, position: int, found: int, expected: int | None) -> None:
-    """Check that an index pointed at the entry it meant; position 0 needs no index."""
+    """Check that the entry to which an index pointed has the expected value. Position 0 needs no
+    check, because no index is needed to find it."""
     if position and found != expected:
         raise CorruptDataError(
             reason="stale_index",

@@ -1,10 +1,10 @@
-"""Look-ups in the remote index files of one partition, by offset and by timestamp; read-only.
+"""Look up offsets and timestamps in the remote index files of one partition; read-only.
 
     view = RemoteIndexView(index_dir, partition)
     entry = view.lookup_offset(4711)
 
-`RemoteIndexFiles` searches the files that it writes itself. A `RemoteIndexView` only reads: another
-object, in this process or another one, writes the files.
+`RemoteIndexFiles` searches the files that it writes itself. A `RemoteIndexView` searches files that
+another object writes, in this process or in another process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RemoteIndexLookups(ABC):
 
     @property
     def last_offset(self) -> int | None:
-        """The last Kafka offset of any entry; None without entries."""
+        """The last Kafka offset of all entries; None when there are no entries."""
         sequence = self._sequence
         return sequence.last_offset if sequence.files else None
 
@@ -63,9 +63,9 @@ class RemoteIndexLookups(ABC):
     def lookup_offset(self, offset: int) -> RemoteLogIndexEntry | None:
         """Return the entry with `offset`, or the next one of the same segment.
 
-        None when the files have no answer: above the last offset, or in a gap. The segment's own
-        indexes may then have it. CorruptDataError when the files are damaged; the next call that
-        writes removes damaged files.
+        Return None when `offset` is above the last offset or in a gap of the files; the segment's
+        own indexes may then contain it. Raises CorruptDataError when the files are damaged. The
+        next call that writes removes damaged files.
         """
 
         def search(sequence: FileSequence, with_index: bool) -> RemoteLogIndexEntry | None:
@@ -80,9 +80,9 @@ class RemoteIndexLookups(ABC):
         return self._search(search)
 
     def lookup_timestamp(self, timestamp_ms: int) -> RemoteLogIndexEntry | None:
-        """Return the first entry with last timestamp >= `timestamp_ms`, else None.
+        """Return the first entry whose last timestamp is at least `timestamp_ms`, else None.
 
-        A gap may hide an earlier record. CorruptDataError as in `lookup_offset`.
+        A gap may hide an earlier record. Raises CorruptDataError as `lookup_offset` does.
         """
 
         def search(sequence: FileSequence, with_index: bool) -> RemoteLogIndexEntry | None:
@@ -104,7 +104,8 @@ class RemoteIndexLookups(ABC):
         return self._search(search)
 
     def entries(self) -> Iterator[RemoteLogIndexEntry]:
-        """Yield every entry in offset order, verified; a snapshot of the time of the call."""
+        """Yield every entry in offset order, after verifying it. The entries are those at the time
+        of the call."""
         self._check_open()
         return self._entries(self._sequence)
 
@@ -132,7 +133,8 @@ class RemoteIndexLookups(ABC):
 
     @abstractmethod
     def _search(self, search: Callable[[FileSequence, bool], _T]) -> _T:
-        """Return the result of `search` on the files, called with or without their indexes."""
+        """Return the result of `search`. Its second argument says whether it may use the files'
+        indexes."""
 
     def _check_open(self) -> None:
         if self._closed:
@@ -140,10 +142,11 @@ class RemoteIndexLookups(ABC):
 
 
 class RemoteIndexView(RemoteIndexLookups):
-    """Index files that others write, in their state at each look-up. Thread-safe.
+    """Index files that another object writes. Each look-up uses the present state of the files.
+    Thread-safe.
 
-    A file is verified when it is new or has grown. A damaged file, or one with an unfinished
-    append, is treated as a gap: the segment's own indexes then answer.
+    A file is verified when it is new or has changed. A damaged file, or a file with an unfinished
+    append, is treated as a gap, so that the reader uses the segment's own indexes.
     """
 
     def __init__(self, directory: str | os.PathLike[str], partition: TopicIdPartition) -> None:
@@ -213,7 +216,8 @@ class RemoteIndexView(RemoteIndexLookups):
 def index_views(
     directory: str | os.PathLike[str] | None,
 ) -> Callable[[TopicIdPartition], RemoteIndexView] | None:
-    """Return a function from partition to its view of `directory`; None without a directory."""
+    """Return a function that returns the view of a partition in `directory`; None when `directory`
+    is None."""
     if directory is None:
         return None
     views: dict[TopicIdPartition, RemoteIndexView] = {}

@@ -1,8 +1,8 @@
-"""The sequence of a partition's remote index files: recovery, growth, truncation. Not thread-safe.
+"""Recover, extend and truncate the sequence of a partition's remote index files. Not thread-safe.
 
-`FileSequence` summarizes all files at one time, in offset order. A gap before or between files is a
-range of offsets without entries: the log has none, the file was lost or damaged, or the offsets
-have left the log. The last gap is the range of future offsets.
+`FileSequence` summarizes the files at one moment, in offset order. A gap before or between files is
+a range of offsets without entries. Either the log lacks these offsets, or the file was lost or
+damaged, or the offsets are below the log start offset. The last gap is the range of future offsets.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _MAX_INT64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSequence:
-    """The files in offset order; ``gaps`` are (last offset before, first offset after), exclusive;
-    the last gap has no end."""
+    """The files in offset order. Each of the ``gaps`` is a pair (last offset before, first offset
+    after), both exclusive. The last gap has no end."""
 
     files: tuple[RemoteIndexFile, ...] = ()
     last_offsets: tuple[int, ...] = ()
@@ -78,7 +78,7 @@ class FileSequence:
 
     @property
     def last_offset(self) -> int:
-        """The last offset of all files; -1 without files."""
+        """The last offset of all files; -1 when there are no files."""
         return self.last_offsets[-1] if self.last_offsets else -1
 
     def gaps_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
@@ -95,7 +95,7 @@ class FileSequence:
         return None
 
     def with_file(self, file: RemoteIndexFile) -> FileSequence:
-        """Return the sequence with `file`, which replaces the file of the same base offset."""
+        """Return the sequence with `file` added. It replaces a file with the same base offset."""
         others = [other for other in self.files if other.base_offset != file.base_offset]
         return FileSequence.of(sorted([*others, file], key=lambda one: one.base_offset))
 
@@ -113,7 +113,7 @@ class SegmentEntries:
     log_position: int
 
     def last_entry(self, stop: int) -> LastEntry:
-        """Return the last entry of the rows up to `stop` (exclusive)."""
+        """Return the last entry of the rows before `stop`."""
         length = int(self.entries.data_length[:stop].sum(dtype=np.int64))
         end_position = self.log_position + length
         return LastEntry(
@@ -126,10 +126,12 @@ class SegmentEntries:
 
 
 def segment_entries(segment: RemoteLogSegmentMetadata, data: Buffer) -> SegmentEntries:
-    """Verify `data`, the remoteLogIndex section of the segment, and truncate it like the segment.
+    """Verify `data`, the remoteLogIndex section of the segment, and leave out entries at or above
+    the segment's truncation offset.
 
-    An entry that spans the truncation offset keeps its bytes but ends before that offset.
-    CorruptDataError when a byte is wrong or an entry does not belong to that segment.
+    An entry that spans the truncation offset keeps its byte range, but its last offset becomes the
+    offset before. Raises CorruptDataError when a byte is wrong or an entry does not belong to the
+    segment.
     """
     path = f"remoteLogIndex of {segment.segment_id}"
     size_bytes = memoryview(data).nbytes
@@ -190,7 +192,8 @@ def _truncate_entries(entries: RemoteLogIndexEntries, end_offset: int) -> Remote
 
 
 def _shorten_entry(entries: RemoteLogIndexEntries, row: int, end_offset: int) -> bytes:
-    """Encode the entry with an earlier end; empty if it starts later."""
+    """Encode the entry with the last offset `end_offset`; return ``b""`` if the entry starts after
+    it."""
     first = int(entries.first_offset[row])
     if first > end_offset:
         return b""
@@ -208,10 +211,11 @@ def _shorten_entry(entries: RemoteLogIndexEntries, row: int, end_offset: int) ->
 
 
 class SequenceWriter:
-    """Writes the files in one folder. `sequence` changes after the disk has, so it is complete.
+    """Writes the files in one folder. `sequence` changes only after the files on disk, so all its
+    files are complete.
 
-    With ``sync=False`` the caller makes everything durable with `sync`. After an OSError the state
-    of the disk is unknown: call `recover` first.
+    With ``sync=False`` the caller must call `sync` to make the files durable. After an OSError the
+    state of the disk is unknown, so the caller must call `recover` next.
     """
 
     def __init__(
@@ -229,13 +233,14 @@ class SequenceWriter:
         self._rotate_bytes = rotate_bytes
         self._rotate_ms = rotate_ms
         self._sync = sync
-        # Files that a failed sync may have left only in the page cache: reading proves nothing.
+        # Files whose bytes may be only in the page cache, because a sync failed. Reading them does
+        # not prove that they are durable.
         self._unsynced: set[int] = set()
 
     # -- recovering
 
     def recover(self) -> list[CorruptDataError]:
-        """Repair the folder into a sequence of valid files; return what was wrong."""
+        """Repair the files in the folder, so that all are valid; return the findings."""
         self.sequence = FileSequence()
         listing = self.directory.recover()
         findings = [
@@ -262,8 +267,8 @@ class SequenceWriter:
     def _recover_file(
         self, base_offset: int, before: int, findings: list[CorruptDataError]
     ) -> RemoteIndexFile | None:
-        """Make a file valid and durable; None when it had to be removed. `before` is the last
-        offset of the file before it."""
+        """Make a file valid and durable; return None when the file had to be removed. `before` is
+        the last offset of the previous file."""
         path = self.directory.file_path(base_offset, RemoteIndexKind.LOG)
         try:
             found = scan(path, base_offset, self._partition)
@@ -306,7 +311,8 @@ class SequenceWriter:
     # -- growing
 
     def insert(self, segment: SegmentEntries, gaps: Iterable[tuple[int, int]]) -> int:
-        """Add the entries that end in one of these gaps of the sequence; return their number."""
+        """Add the entries of `segment` that end in one of `gaps`; return the number of added
+        entries."""
         added = 0
         for low, high in gaps:
             last_offset = segment.entries.last_offset
@@ -317,7 +323,8 @@ class SequenceWriter:
         return added
 
     def _append_rows(self, segment: SegmentEntries, start: int, stop: int, low: int) -> None:
-        """Append rows `start` to `stop` after the file that ends at offset `low`."""
+        """Append the rows from `start` up to `stop` (exclusive) to the file that ends at offset
+        `low`, or to new files."""
         entries = segment.entries
         before = self.sequence.file_ending_at(low)
         while start < stop:
@@ -386,7 +393,7 @@ class SequenceWriter:
     # -- shrinking
 
     def drop_below(self, offset: int) -> int:
-        """Remove files that end below `offset`, the first one first; return their number."""
+        """Remove the files that end below `offset`, in offset order; return their number."""
         files = self.sequence.files
         count = bisect_left(self.sequence.last_offsets, offset)
         if count:
@@ -397,9 +404,9 @@ class SequenceWriter:
         return count
 
     def truncate_to(self, offset: int) -> int:
-        """Remove entries that end at or above `offset`; return their number.
+        """Remove the entries at or above `offset`; return the number of removed entries.
 
-        An entry that spans `offset` keeps its bytes but ends before it.
+        An entry that spans `offset` keeps its byte range, but its last offset becomes `offset` - 1.
         """
         files = self.sequence.files
         first = bisect_left(self.sequence.last_offsets, offset)
@@ -447,7 +454,7 @@ def _finding(reason: str, path: str, expected: str, found: str) -> CorruptDataEr
 
 
 def _has_content(path: str, data: bytes) -> bool:
-    """Return whether the file exists with exactly these bytes."""
+    """Return whether the file exists and contains exactly `data`."""
     try:
         descriptor = open_regular_file(path)
     except FileNotFoundError:

@@ -1,27 +1,28 @@
-"""Remote log metadata: location and state of every segment, and the queries about them.
+"""Remote log metadata: location and state of every segment, and the interface for querying them.
 
 States and legal changes (KIP-405, Kafka's ``RemoteLogSegmentState``):
 
     none -> COPY_SEGMENT_STARTED -> COPY_SEGMENT_FINISHED -> DELETE_SEGMENT_STARTED
             COPY_SEGMENT_STARTED -> DELETE_SEGMENT_STARTED -> DELETE_SEGMENT_FINISHED -> forgotten
 
-Repeating the current state changes nothing. Any other change raises RemoteMetadataError and changes
-nothing either. Deleting a partition goes none -> DELETE_PARTITION_MARKED ->
-DELETE_PARTITION_STARTED -> DELETE_PARTITION_FINISHED; then it is forgotten with all its segments.
+Repeating the current state changes nothing. Any other change raises RemoteMetadataError and has no
+effect. The states of deleting a partition are none -> DELETE_PARTITION_MARKED ->
+DELETE_PARTITION_STARTED -> DELETE_PARTITION_FINISHED; then the partition is forgotten with all its
+segments.
 
 **Fencing.** A leader claims its partition and sends its leader epoch with every event. After the
-first event or claim of a later epoch, those of an earlier one raise FencedLeaderError and change
-nothing, however late they arrive. An epoch never fences itself, so a retry after a lost answer is
-harmless. Two processes that both believe to have the *same* epoch are therefore not distinguished;
-Kafka's controller never gives an epoch to two of them. Events without an epoch (those of tools)
-are not fenced.
+first event or claim of a later epoch, events and claims of earlier epochs raise FencedLeaderError
+and change nothing. An epoch never fences itself, so a retry after a lost answer is harmless.
+Therefore two processes that use the *same* epoch are not distinguished; Kafka's controller never
+gives one epoch to two brokers. Events without an epoch, which tools send, are not fenced.
 
 **Truncation.** A leader of an unclean election may have truncated the log inside copied segments.
-`truncation_offset` records where: offsets of the segment from there on are no longer part of the
-log and are not served. It may be lowered, but never raised or removed.
+`truncation_offset` records where. The segment's offsets from `truncation_offset` on are no longer
+part of the log and are not served. The truncation offset may be lowered, but never raised or
+removed.
 
-This module holds the values and the interface `RemoteLogMetadataManager`. `partition` computes the
-answers from the states; the managers are in `memory`, `sqlite` and `topic`.
+This module has the value classes and the interface `RemoteLogMetadataManager`. The module
+`partition` computes the answers to queries; the managers are in `memory`, `sqlite` and `topic`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ _LEGAL = {
 def is_legal_transition(
     source: RemoteLogSegmentState | None, target: RemoteLogSegmentState
 ) -> bool:
-    """Return whether `source` (None: not added yet) may change to `target`, or equals it."""
+    """Return whether the state `source` (None: not added yet) may change to `target`, or equals
+    it."""
     return source is target or (source, target) in _LEGAL
 
 
@@ -89,10 +91,11 @@ class EpochRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadata:
-    """Metadata of one segment, finished or not; the fields of Kafka's class of that name.
+    """Metadata of one segment in any state. It has the fields of Kafka's class of the same name,
+    and some more.
 
     Offsets are inclusive at both ends. `leader_epochs` holds (epoch, first offset) pairs, sorted by
-    epoch; the first one covers `start_offset`. `bytes_per_epoch` holds (epoch, bytes of the log)
+    epoch; the first pair covers `start_offset`. `bytes_per_epoch` holds (epoch, bytes of the log)
     pairs that add up to `segment_size_bytes`; None when they were not counted. `log_crc32c` is the
     CRC-32C of the `.log` object; None for segments that tierlog did not write. `truncation_offset`
     is the first offset that is no longer part of the log, or None. Contradictory values raise
@@ -183,7 +186,8 @@ class RemoteLogSegmentMetadata:
 
     @property
     def served_end_offset(self) -> int:
-        """The last offset that is part of the log; below `start_offset` when there is none."""
+        """The segment's last offset that is part of the log. It is below `start_offset` when no
+        offset is part of the log."""
         if self.truncation_offset is None:
             return self.end_offset
         return min(self.end_offset, self.truncation_offset - 1)
@@ -209,14 +213,16 @@ class RemoteLogSegmentMetadata:
         )
 
     def size_per_epoch(self) -> tuple[tuple[int, int], ...]:
-        """Return (epoch, bytes) pairs; uncounted bytes all count for the last epoch."""
+        """Return (epoch, bytes) pairs. If the bytes were not counted per epoch, all bytes count for
+        the last epoch."""
         if self.bytes_per_epoch is not None:
             return self.bytes_per_epoch
         return ((self.epoch_ranges()[-1].epoch, self.segment_size_bytes),)
 
     def served_size_per_epoch(self) -> tuple[tuple[int, int], ...]:
-        """Return `size_per_epoch` without truncated epochs: how many of their bytes remain is
-        unknown. The sum is at most the size that is still part of the log."""
+        """Return `size_per_epoch` without truncated epochs, because it is unknown how many of their
+        bytes are still part of the log. So the sum is at most the size that is still part of the
+        log."""
         if self.served_end_offset == self.end_offset:
             return self.size_per_epoch()
         truncated = {
@@ -234,8 +240,8 @@ class RemoteLogSegmentMetadata:
         broker_id: int | None = None,
         truncation_offset: int | None = None,
     ) -> RemoteLogSegmentMetadataUpdate:
-        """Return the event that takes this segment to `state`. It repeats the custom metadata,
-        because an update without any removes them."""
+        """Return the event that changes this segment to `state`. The event repeats the custom
+        metadata, because an update without custom metadata removes them."""
         return RemoteLogSegmentMetadataUpdate(
             segment_id=self.segment_id,
             event_timestamp_ms=event_timestamp_ms,
@@ -252,7 +258,8 @@ class RemoteLogSegmentMetadata:
         return lower or update.state is not self.state
 
     def updated(self, update: RemoteLogSegmentMetadataUpdate) -> RemoteLogSegmentMetadata:
-        """Return this segment after `update`; RemoteMetadataError when its state forbids it."""
+        """Return this segment after `update`; raise RemoteMetadataError when the segment's state
+        does not allow the update."""
         if update.segment_id != self.segment_id:
             raise ValueError(f"{self.segment_id}: got an update of {update.segment_id}")
         if not is_legal_transition(self.state, update.state):
@@ -282,7 +289,8 @@ def _check_truncation(segment_id: RemoteLogSegmentId, truncation_offset: int | N
 
 def _sorted_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     if isinstance(pairs, tuple) and len(pairs) == 1:
-        # Fast path: nearly every segment has one epoch, and a million of them may load at once.
+        # Fast path, because nearly every segment has one epoch, and a million segments may load at
+        # once.
         ((first, second),) = pairs
         return ((int(first), int(second)),)
     return tuple(sorted((int(first), int(second)) for first, second in pairs))
@@ -290,10 +298,10 @@ def _sorted_pairs(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadataUpdate:
-    """A new state of an existing segment; its fields replace those of the segment.
+    """A new state of an existing segment. The update's fields replace the segment's fields.
 
-    A `truncation_offset` of None keeps the present one, and a new one can only be lower. An update
-    to the present state is therefore still a change if it lowers the truncation offset.
+    A `truncation_offset` of None keeps the present truncation offset, and only a lower value
+    replaces it. An update to the present state is a change if it lowers the truncation offset.
     """
 
     segment_id: RemoteLogSegmentId
@@ -322,7 +330,7 @@ class RemotePartitionDeleteState(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePartitionDeleteMetadata:
-    """One step of deleting a partition; Kafka's class of that name."""
+    """One step of deleting a partition, like Kafka's class of the same name."""
 
     partition: TopicIdPartition
     broker_id: int
@@ -333,9 +341,9 @@ class RemotePartitionDeleteMetadata:
 class ArchiveOutline(NamedTuple):
     """Summary of all segments of a partition.
 
-    ``epochs``: the leader epochs of any segment, ascending. ``unfinished``: the segments with an
-    active or interrupted copy or deletion. ``first``: the finished segment with the lowest start
-    offset (the shortest of several); None without finished segments.
+    ``epochs`` holds the leader epochs of all segments, ascending. ``unfinished`` holds the segments
+    whose copy or deletion is active or was interrupted. ``first`` is the served finished segment
+    with the lowest start offset (of several, the shortest), or None.
     """
 
     segment_count: int
@@ -345,24 +353,25 @@ class ArchiveOutline(NamedTuple):
 
 
 class RemoteLogMetadataManager(Protocol):
-    """Kafka's interface of that name, as tierlog uses it.
+    """The interface that Kafka gives the same name, as tierlog uses it.
 
-    A manager of another package subclasses it. The setting
-    ``remote.log.metadata.manager.class.name`` names it: an entry point of the group
-    ``tierlog.metadata_managers``, or ``module:Class``. It is created without arguments and
-    configured before its first call. `tierlog.testing.MetadataConformance` tests it.
+    A manager of another package subclasses this class. The setting
+    ``remote.log.metadata.manager.class.name`` names the manager's class, as an entry point of the
+    group ``tierlog.metadata_managers`` or as ``module:Class``. The manager is created without
+    arguments, and `configure` is its first call. `tierlog.testing.MetadataConformance` tests a
+    manager.
 
-    Until a partition is loaded, every call raises MetadataNotReadyError and never returns an empty
-    answer. Calls may come from any thread. After `close` they raise ClosedError. A change is
-    durable and visible when its call returns; a call that raises has changed nothing.
+    Until a partition is loaded, every call for it raises MetadataNotReadyError instead of returning
+    an empty answer. Calls may come from any thread. After `close`, calls raise ClosedError. A
+    change is durable and visible when its call returns; a call that raises has changed nothing.
     """
 
     change_count: ChangeCount
-    """The manager calls its ``changed()`` after everything that may change the result of
-    `changes` for any partition, or make it raise."""
+    """The manager calls ``change_count.changed()`` after every event that may change the result of
+    `changes` for any partition, or after which `changes` may raise."""
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Accept the settings below the manager's prefix, without the prefix, plus
+        """Accept the settings that begin with the manager's prefix, without this prefix, plus
         ``tierlog.store.url``."""
         return
 
@@ -370,8 +379,9 @@ class RemoteLogMetadataManager(Protocol):
     def add(self, metadata: RemoteLogSegmentMetadata, *, leader_epoch: int | None = None) -> None:
         """Add a segment in COPY_SEGMENT_STARTED.
 
-        RemoteMetadataError when the id exists with other fields, or the partition is being
-        deleted; FencedLeaderError when a later epoch than `leader_epoch` has been seen.
+        Raises RemoteMetadataError when the id exists with other fields, or when the partition is
+        being deleted. Raises FencedLeaderError when a later epoch than `leader_epoch` has been
+        seen.
         """
         ...
 
@@ -381,9 +391,9 @@ class RemoteLogMetadataManager(Protocol):
     ) -> None:
         """Apply a new state.
 
-        RemoteMetadataError for a missing segment or an illegal change, FencedLeaderError when a
-        later epoch than `leader_epoch` has been seen. Finishing the deletion of a missing segment
-        succeeds: it is a retry.
+        Raises RemoteMetadataError for a missing segment or an illegal change, and FencedLeaderError
+        when a later epoch than `leader_epoch` has been seen. Finishing the deletion of a missing
+        segment succeeds, because it is a retry.
         """
         ...
 
@@ -391,13 +401,14 @@ class RemoteLogMetadataManager(Protocol):
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
         """Reject events of earlier epochs from now on. The same claim may be repeated.
 
-        FencedLeaderError when a later epoch has been seen.
+        Raises FencedLeaderError when a later epoch has been seen.
         """
         ...
 
     @abstractmethod
     def leader_epoch(self, partition: TopicIdPartition) -> int:
-        """Return the latest epoch of any claim or event of `partition`, -1 for none."""
+        """Return the latest epoch of all claims and events of `partition`; -1 when there is
+        none."""
         ...
 
     @abstractmethod
@@ -406,8 +417,9 @@ class RemoteLogMetadataManager(Protocol):
     ) -> None:
         """Apply the next step of deleting a whole partition; repeats change nothing.
 
-        DELETE_PARTITION_FINISHED forgets the partition and its segments in any state: delete their
-        objects first. RemoteMetadataError for a skipped step or a step back.
+        DELETE_PARTITION_FINISHED removes the partition and its segments in any state, so the caller
+        must delete their objects first. Raises RemoteMetadataError for a skipped step or a step
+        back.
         """
         ...
 
@@ -415,12 +427,14 @@ class RemoteLogMetadataManager(Protocol):
     def partition_delete_state(
         self, partition: TopicIdPartition
     ) -> RemotePartitionDeleteState | None:
-        """Return the progress of the deletion; None before it is marked and after it finished."""
+        """Return the progress of the deletion; None before the partition is marked and after the
+        deletion has finished."""
         ...
 
     @abstractmethod
     def changes(self, partition: TopicIdPartition) -> int:
-        """Return a number that differs after every visible change of `partition`; one look-up."""
+        """Return a number that differs after every visible change of `partition`. It takes one
+        look-up."""
         ...
 
     @abstractmethod
@@ -432,7 +446,7 @@ class RemoteLogMetadataManager(Protocol):
     def lookup(
         self, partition: TopicIdPartition, epoch: int, offset: int
     ) -> RemoteLogSegmentMetadata | None:
-        """Return a finished segment that serves `offset` as written in `epoch`, else None."""
+        """Return a finished segment that serves `offset` of `epoch`, else None."""
         ...
 
     @abstractmethod
@@ -447,10 +461,10 @@ class RemoteLogMetadataManager(Protocol):
     def segments_by_timestamp(
         self, partition: TopicIdPartition, timestamp_ms: int, start_offset: int = 0
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield finished segments that serve offsets at or after `start_offset` and may hold a
-        record of `timestamp_ms` or later, by epoch, then start offset.
+        """Yield the finished segments that serve offsets at or after `start_offset` and may hold a
+        record of `timestamp_ms` or later, sorted by epoch and then by start offset.
 
-        When a segment turns out to hold no such record, the caller tries the next one.
+        If a segment has no such record, the caller tries the next segment.
         """
         ...
 
@@ -458,7 +472,7 @@ class RemoteLogMetadataManager(Protocol):
     def list(
         self, partition: TopicIdPartition, epoch: int | None = None
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """Return all segments in any state (of `epoch` if given), by start offset."""
+        """Return all segments in any state, or only those of `epoch`, sorted by start offset."""
         ...
 
     @abstractmethod
@@ -471,50 +485,57 @@ class RemoteLogMetadataManager(Protocol):
     def segments_from(
         self, partition: TopicIdPartition, offset: int
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """Return finished segments that serve `offset` or later offsets, by start offset. The cost
-        grows with the result."""
+        """Return the finished segments that serve `offset` or later offsets, sorted by start
+        offset. The cost grows with the number of returned segments."""
         ...
 
     @abstractmethod
     def segments_by_offset(self, partition: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield finished segments by start offset, the shorter of several first. Each is looked up
-        on demand, so the cost grows with those taken. Changes after the call may be visible."""
+        """Yield the finished segments sorted by start offset; of several with the same start
+        offset, the shortest comes first. Each segment is looked up when the caller asks for it, so
+        the cost grows with the number of yielded segments. Changes after the call may be
+        visible."""
         ...
 
     @abstractmethod
     def overlapping_segments(
         self, partition: TopicIdPartition
     ) -> tuple[RemoteLogSegmentMetadata, ...]:
-        """Return finished segments that overlap another one, with truncated offsets counted, by
-        start offset. The cost grows with the result."""
+        """Return the finished segments that overlap another finished segment, sorted by start
+        offset. Truncated offsets count, too. The cost grows with the number of returned
+        segments."""
         ...
 
     @abstractmethod
     def highest_offset_for_epoch(self, partition: TopicIdPartition, epoch: int) -> int | None:
-        """Return the highest offset ever finished for `epoch`, else None; deletes do not lower it.
+        """Return the highest offset of `epoch` in any segment that was ever finished, or None.
+        Deleting a segment does not lower this offset.
 
-        Truncating a segment does: to the last offset of `epoch` before the truncation offset, or
-        to the highest offset that other segments serve.
+        Truncating a segment lowers it to the last offset of `epoch` before the truncation offset,
+        or to the highest offset that other segments serve, whichever is higher.
         """
         ...
 
     @abstractmethod
     def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
-        """Return the bytes of finished segments written in `epoch`; one look-up (KIP-852).
+        """Return the number of bytes of finished segments that were written in `epoch` (KIP-852).
+        It takes one look-up.
 
-        The sum over a lineage counts every byte once. Truncated epochs of a segment are left out
-        (`served_size_per_epoch`).
+        The sum over the epochs of a lineage counts every byte once. Truncated epochs of a segment
+        do not count (`served_size_per_epoch`).
         """
         ...
 
     @abstractmethod
     def log_start_offset(self, partition: TopicIdPartition) -> int | None:
-        """Return the offset of the last `advance_log_start_offset`, None before the first one."""
+        """Return the archive's log start offset, which `advance_log_start_offset` records; None
+        before its first call."""
         ...
 
     @abstractmethod
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
-        """Record durably the archive's log start offset; a lower one than before is ignored."""
+        """Record the archive's log start offset durably. An offset below the present one is
+        ignored."""
         ...
 
     @abstractmethod
@@ -529,5 +550,5 @@ class RemoteLogMetadataManager(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Release files and locks; may be repeated."""
+        """Release files and locks. The call may be repeated."""
         ...

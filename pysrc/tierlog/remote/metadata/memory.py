@@ -1,4 +1,4 @@
-"""The metadata manager that keeps everything in memory; base class of the durable one."""
+"""The metadata manager that keeps all metadata in memory. The other managers are its subclasses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["InMemoryRemoteLogMetadataManager"]
 class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` that stores nothing on disk.
 
-    With ``ready=False`` it must be filled by `load`, and refuses every query until `mark_ready`. A
-    subclass makes changes durable in `_persist`.
+    With ``ready=False`` the caller must fill it by `load`; it refuses every query until
+    `mark_ready` is called. A subclass makes changes durable in `_persist`.
     """
 
     def __init__(self, *, ready: bool = True) -> None:
@@ -47,13 +47,14 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
             self.change_count.changed()
 
     def mark_ready(self) -> None:
-        """Declare everything loaded: a segment that is not here does not exist."""
+        """Declare that all segments are loaded, so that a segment that was not loaded does not
+        exist."""
         with self._lock:
             self._ready = True
             self.change_count.changed()
 
     def _persist(self, partition: TopicIdPartition, change: PartitionChange) -> None:
-        """Make `change` durable; when this raises, the change is not applied."""
+        """Make `change` durable. When this method raises, the change is not applied."""
 
     # -- events
 
@@ -77,14 +78,14 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
     def update_partition_delete(
         self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
     ) -> None:
-        """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so an old
-        leader cannot recreate it."""
+        """See `RemoteLogMetadataManager`. The leader epoch outlives the partition, so an old leader
+        cannot recreate the partition."""
         with self._lock:
             state = self._find_loaded_partition(metadata.partition)
             self._commit(state, state.change_of_delete(metadata, leader_epoch))
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
-        """See `RemoteLogMetadataManager`; durable when this returns."""
+        """See `RemoteLogMetadataManager`. The change is durable when this method returns."""
         with self._lock:
             state = self._find_partition(partition)
             self._commit(state, state.change_of_log_start(offset))
@@ -171,7 +172,8 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
             return self._find_partition(partition).log_start_offset
 
     def changes(self, partition: TopicIdPartition) -> int:
-        # Every read calls this. Without the lock it returns the number before or after a change.
+        # Every read calls this method, so it takes no lock. During a change, it returns either the
+        # old or the new number.
         return self._find_partition(partition).change_number
 
     def partitions(self) -> tuple[TopicIdPartition, ...]:
@@ -212,7 +214,7 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
                 segment = self._find_loaded_partition(partition).finished_after(segment)
 
     def _find_partition(self, partition: TopicIdPartition) -> PartitionMetadata:
-        """Return the partition's metadata; empty for a partition without any."""
+        """Return the partition's metadata, which is empty for an unknown partition."""
         self._check_usable(partition)
         state = self._partitions.get(partition)
         return PartitionMetadata(partition, self._change_numbers) if state is None else state

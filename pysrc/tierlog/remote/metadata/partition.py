@@ -1,13 +1,13 @@
-"""The segments of one partition and the queries about them: a data structure without locks or I/O.
+"""A data structure, without locks or I/O, for the segments of one partition and queries about them.
 
 Kafka keeps, per epoch, an ordered map from start offset to one finished segment
 (``RemoteLogLeaderEpochState``), and loses segments that overlap in the wrong order. Here every
 finished segment stays in the range lists of its epochs. Therefore:
 
-* of two segments with the same start offset, the longer one answers, whichever finished last;
-* an offset past the end of the nearest lower segment is searched in earlier ones;
-* deleting a segment uncovers a segment that it overlapped;
-* an epoch is removed with its last segment, except for one number, its highest offset.
+* of two segments with the same start offset, the longer one is found, whichever finished last;
+* an offset past the end of the nearest lower segment is searched in earlier segments;
+* after a segment is deleted, a segment that it overlapped is found again;
+* when the last segment of an epoch is removed, only the epoch's highest offset is kept.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class PartitionChange:
     """The effect of one event. A durable manager stores it before `PartitionMetadata.apply` makes
     it visible. None and ``()`` mean no change.
 
-    `segment` is the segment afterwards (DELETE_SEGMENT_FINISHED: removed). `highest` holds (epoch,
-    highest offset) pairs, -1 for none, and `sizes` (epoch, bytes) pairs. `delete_state`
-    DELETE_PARTITION_FINISHED removes everything except the leader epoch.
+    `segment` is the segment after the change; in the state DELETE_SEGMENT_FINISHED it is removed.
+    `highest` holds (epoch, highest offset) pairs, with -1 for no offset. `sizes` holds (epoch,
+    bytes) pairs. The `delete_state` DELETE_PARTITION_FINISHED removes everything except the leader
+    epoch.
     """
 
     segment: RemoteLogSegmentMetadata | None = None
@@ -60,7 +61,7 @@ class PartitionChange:
 
 
 class _Epoch:
-    """One leader epoch: all its segments, and the ranges of the finished ones."""
+    """One leader epoch: all its segments, and the offset ranges of its finished segments."""
 
     __slots__ = ("finished", "members", "with_txn_index")
 
@@ -71,7 +72,7 @@ class _Epoch:
 
 
 class _Loading:
-    """Ranges and sizes by epoch, collected while the segments of a partition load."""
+    """Ranges and sizes for each epoch, collected while the segments of a partition load."""
 
     __slots__ = ("extents", "finished", "sizes", "with_txn_index")
 
@@ -83,14 +84,14 @@ class _Loading:
 
 
 class PartitionMetadata:
-    """One partition's segments, and the answers of `RemoteLogMetadataManager` about them.
+    """The segments of one partition. Answers the queries of `RemoteLogMetadataManager` about them.
 
-    The `change_of_...` methods check an event and return its change, None for a repeat; `apply`
-    makes the change visible. `add` and `update` do both. `change_number` takes the next value of
-    `numbers` after every change.
+    The `change_of_...` methods check an event and return its change, or None for a repeat. `apply`
+    makes a change visible. `add` and `update` do both. Every change sets `change_number` to the
+    next value of `numbers`.
 
-    The segments may be unloaded (`is_loaded` is False). Then only the facts about the partition
-    and its epochs can be queried; queries for segments are not allowed.
+    The segments may be unloaded (`is_loaded` is False). Then callers may query only the facts about
+    the partition and its epochs, not the segments.
     """
 
     def __init__(self, partition: TopicIdPartition, numbers: Iterator[int] | None = None) -> None:
@@ -129,7 +130,8 @@ class PartitionMetadata:
     def change_of_add(
         self, metadata: RemoteLogSegmentMetadata, leader_epoch: int | None
     ) -> PartitionChange | None:
-        """Return the change of `add`; FencedLeaderError for an old epoch, else as `after_add`."""
+        """Return the change of `add`. Raises FencedLeaderError for an old epoch, and the errors of
+        `after_add`."""
         epoch = self._check_leader_epoch(leader_epoch)
         self.after_add(metadata)
         is_new = metadata.segment_id.id not in self._segments
@@ -138,18 +140,19 @@ class PartitionMetadata:
     def change_of_update(
         self, update: RemoteLogSegmentMetadataUpdate, leader_epoch: int | None
     ) -> PartitionChange | None:
-        """Return the change of `update`; FencedLeaderError for an old epoch; see `after_update`."""
+        """Return the change of `update`. Raises FencedLeaderError for an old epoch, and the errors
+        of `after_update`."""
         epoch = self._check_leader_epoch(leader_epoch)
         return self._make_change(epoch, self.after_update(update))
 
     def change_of_claim(self, leader_epoch: int) -> PartitionChange | None:
-        """Return the change of a claim; FencedLeaderError for an old epoch."""
+        """Return the change of a claim. Raises FencedLeaderError for an old epoch."""
         return self._make_change(self._check_leader_epoch(leader_epoch), None)
 
     def change_of_delete(
         self, metadata: RemotePartitionDeleteMetadata, leader_epoch: int | None
     ) -> PartitionChange | None:
-        """Return the change of a delete step. FencedLeaderError for an old epoch,
+        """Return the change of a delete step. Raises FencedLeaderError for an old epoch, and
         RemoteMetadataError for a skipped step or a step back."""
         epoch = self._check_leader_epoch(leader_epoch)
         current, target = self.delete_state, metadata.state
@@ -173,7 +176,8 @@ class PartitionMetadata:
         return PartitionChange(log_start_offset=offset)
 
     def after_add(self, metadata: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
-        """Return `metadata` when it may be added or exists unchanged, else RemoteMetadataError."""
+        """Return `metadata` if it may be added or exists unchanged, else raise
+        RemoteMetadataError."""
         if metadata.state is not _STARTED:
             raise RemoteMetadataError(
                 f"{metadata.segment_id}: a new segment starts as {_STARTED.name}, "
@@ -194,7 +198,8 @@ class PartitionMetadata:
     def after_update(
         self, update: RemoteLogSegmentMetadataUpdate
     ) -> RemoteLogSegmentMetadata | None:
-        """Return the segment after `update`, None for a repeat; RemoteMetadataError if illegal."""
+        """Return the segment after `update`, or None for a repeat. Raises RemoteMetadataError when
+        the update is illegal."""
         current = self._segments.get(update.segment_id.id)
         if current is None:
             if update.state is _DELETED:
@@ -215,9 +220,10 @@ class PartitionMetadata:
         segments: Iterable[RemoteLogSegmentMetadata | PlainSegment],
         read_row: Callable[[Row], RemoteLogSegmentMetadata] | None = None,
     ) -> None:
-        """Load the segments after `unload`, in any order; ValueError when the totals differ.
+        """Load the segments, in any order, after `unload`. Raises ValueError when the totals
+        differ.
 
-        Plain segments stay rows; `read_row` decodes them on first use.
+        Plain segments are kept as rows; `read_row` decodes a row on the segment's first use.
         """
         loading = _Loading()
         self._segments.read_row = read_row
@@ -329,8 +335,8 @@ class PartitionMetadata:
             self._sizes.pop(epoch, None)
 
     def _check_leader_epoch(self, leader_epoch: int | None) -> int | None:
-        """Return `leader_epoch` if it is later than the present one, None if it is the same;
-        FencedLeaderError if it is earlier."""
+        """Return `leader_epoch` if it is later than the present epoch, or None if it is the same.
+        Raises FencedLeaderError if it is earlier."""
         if leader_epoch is None:
             return None
         if not 0 <= leader_epoch <= _MAX_EPOCH:
@@ -359,7 +365,7 @@ class PartitionMetadata:
         )
 
     def _changed_sizes(self, after: RemoteLogSegmentMetadata) -> tuple[tuple[int, int], ...]:
-        """Return (epoch, bytes) pairs that change when `after` replaces its segment."""
+        """Return the (epoch, bytes) pairs that change when `after` replaces its segment."""
         changed: dict[int, int] = {}
         current = self._segments.get(after.segment_id.id)
         for sign, metadata in ((-1, current), (1, after)):
@@ -372,7 +378,8 @@ class PartitionMetadata:
     def _changed_highest_offsets(
         self, after: RemoteLogSegmentMetadata
     ) -> tuple[tuple[int, int], ...]:
-        """Return (epoch, highest offset) pairs that change when `after` replaces its segment."""
+        """Return the (epoch, highest offset) pairs that change when `after` replaces its
+        segment."""
         name, cut = after.segment_id.id, after.truncation_offset
         current = self._segments.get(name)
         changed: dict[int, int] = {}
@@ -475,7 +482,7 @@ class PartitionMetadata:
     def segments_by_timestamp(
         self, timestamp_ms: int, start_offset: int
     ) -> Iterator[RemoteLogSegmentMetadata]:
-        """Yield from a snapshot: changes after the call are not visible."""
+        """See `RemoteLogMetadataManager`. Changes after the call are not visible."""
         order: dict[str, None] = {}
         for epoch in sorted(self._epochs):
             order.update(dict.fromkeys(self._epochs[epoch].finished.names()))
@@ -515,7 +522,8 @@ class PartitionMetadata:
     def finished_after(
         self, segment: RemoteLogSegmentMetadata | None
     ) -> RemoteLogSegmentMetadata | None:
-        """Return the finished segment after `segment` in offset order, or the first one."""
+        """Return the finished segment after `segment` in offset order, or the first finished
+        segment for None."""
         row = self._extents.next_after(None if segment is None else _extent(segment))
         return None if row is None else self._segments[row[2]]
 
@@ -536,14 +544,15 @@ class PartitionMetadata:
         return self._sizes.get(epoch, 0)
 
     def totals(self) -> dict[int, tuple[int, int]]:
-        """Return, by epoch, the highest offset (-1 for none) and the bytes of finished segments."""
+        """Return for each epoch the highest offset (-1 for none) and the number of bytes of
+        finished segments."""
         epochs = {**self._highest, **self._sizes}
         return {
             epoch: (self._highest.get(epoch, -1), self._sizes.get(epoch, 0)) for epoch in epochs
         }
 
     def totals_after(self, change: PartitionChange) -> dict[int, tuple[int, int]]:
-        """Return the totals that `change` leads to, for the epochs that it touches."""
+        """Return the totals after `change`, for the epochs that it changes."""
         highest, sizes = dict(change.highest), dict(change.sizes)
         return {
             epoch: (

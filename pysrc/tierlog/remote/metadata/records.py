@@ -1,19 +1,20 @@
 """The records of Kafka's ``__remote_log_metadata`` topic, byte-compatible with Kafka.
 
-A value is three unsigned varints (frame version 1, message key, message version 0) and one message
-in Kafka's flexible layout; keys are null (``RemoteLogMetadataSerde``):
+The key of a record is null. Its value consists of three unsigned varints (frame version 1, message
+key, message version 0) and one message in Kafka's flexible layout (``RemoteLogMetadataSerde``). The
+message keys are:
 
     0  a segment: `RemoteLogSegmentMetadata`
     1  a new state of a segment: `RemoteLogSegmentMetadataUpdate`
     2  a step of deleting a partition: `RemotePartitionDeleteMetadata`
 
-Fields of tierlog's own are tagged fields with high numbers, which Kafka ignores: a segment's bytes
-per epoch, the checksum of its log, its truncation offset, and the leader epoch of the writer.
-Without them the bytes equal Kafka's.
+tierlog's own fields are tagged fields with high numbers, which Kafka ignores: a segment's bytes per
+epoch, the checksum of its log, its truncation offset, the leader epoch of the writer, and a
+partition's log start offset. A record without these fields equals Kafka's record, byte for byte.
 
-A note is a record for facts that Kafka has no record for: a claim, or a log start offset. Its event
-ends the deletion of a segment that never existed. All readers ignore that event, Kafka's with a
-line in the broker's log; only the tagged fields count.
+A note is a record of a fact for which Kafka has no record: a claim, or a log start offset. Its
+event is the end of the deletion of a segment that never existed. All readers ignore that event;
+Kafka's readers also write a line to the broker's log. Only the tagged fields of a note count.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ RemoteLogMetadata = (
 FRAME_VERSION = 1
 SEGMENT, SEGMENT_UPDATE, PARTITION_DELETE = 0, 1, 2
 TAG_TXN_INDEX_EMPTY = 0
-# Far above Kafka's own tags, so that later versions of its message do not use the same.
+# Far above Kafka's own tags, so that later versions of Kafka's messages do not use the same tags.
 TAG_BYTES_PER_EPOCH = 21_000
 TAG_LOG_CRC32C = 21_001
 TAG_LEADER_EPOCH = 21_002
@@ -71,8 +72,8 @@ _MAX_VARINT_BYTES = 5
 
 
 class MetadataRecord(NamedTuple):
-    """An event, the leader epoch of its writer, and the partition's log start offset; None when
-    the record does not contain them."""
+    """An event, the leader epoch of its writer, and the partition's log start offset. The epoch or
+    offset is None when the record does not contain it."""
 
     event: RemoteLogMetadata
     leader_epoch: int | None = None
@@ -87,7 +88,7 @@ class MetadataRecord(NamedTuple):
 
 
 def make_note_event(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpdate:
-    """Return the event of a note: it changes no segment."""
+    """Return the event of a note, which changes no segment."""
     return RemoteLogSegmentMetadataUpdate(
         segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=NO_SEGMENT),
         event_timestamp_ms=-1,
@@ -97,7 +98,7 @@ def make_note_event(partition: TopicIdPartition) -> RemoteLogSegmentMetadataUpda
 
 
 def encode_record(record: MetadataRecord) -> bytes:
-    """Return the record's value; ValueError for a leader epoch or an offset below 0."""
+    """Return the record's value; raise ValueError for a leader epoch or an offset below 0."""
     event = record.event
     tags: dict[int, bytes] = {}
     if record.leader_epoch is not None:
@@ -133,8 +134,8 @@ def encode_record(record: MetadataRecord) -> bytes:
 def decode_record(value: Buffer, *, path: str | None = None) -> MetadataRecord:
     """Decode a record's value. `path` names the record in errors.
 
-    CorruptDataError unless it is exactly one message of a known kind and version: an unreadable
-    record must stop a reader and never be skipped.
+    Raises CorruptDataError unless the value is exactly one message of a known kind and version. A
+    reader must stop at an unreadable record and never skip it.
     """
     cursor = _Cursor(memoryview(value).cast("B"), path)
     frame_version = cursor.varint("frame version")
@@ -150,7 +151,7 @@ def decode_record(value: Buffer, *, path: str | None = None) -> MetadataRecord:
     try:
         record = decode(cursor)
     except ValueError as error:
-        # The fields are readable but contradict each other; the event's class checks that.
+        # The fields are readable, but the event's class has found that they contradict each other.
         raise cursor.error("bad_value", "a valid event", str(error)) from None
     if cursor.remaining:
         raise cursor.error("bad_length", "end of record", f"{cursor.remaining} more bytes")
@@ -158,8 +159,8 @@ def decode_record(value: Buffer, *, path: str | None = None) -> MetadataRecord:
 
 
 def metadata_partition(partition: TopicIdPartition, partition_count: int) -> int:
-    """Return the metadata topic's partition for all events of a user partition
-    (``RemoteLogMetadataTopicPartitioner``). ValueError for a count below 1."""
+    """Return the number of the metadata topic's partition that has all events of a user partition
+    (``RemoteLogMetadataTopicPartitioner``). Raises ValueError for a count below 1."""
     if partition_count < 1:
         raise ValueError(f"a topic has at least 1 partition, not {partition_count}")
     most, least = struct.unpack(">QQ", kafka_uuid_bytes(partition.topic_id))
@@ -172,7 +173,7 @@ def _hash_of_long(value: int) -> int:
 
 
 def _murmur2(data: bytes) -> int:
-    """Return Kafka's ``Utils.murmur2``, unsigned, of whole 4-byte words."""
+    """Return Kafka's ``Utils.murmur2`` of whole 4-byte words, as an unsigned number."""
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
     value = 0x9747B28C ^ len(data)
     for (word,) in struct.iter_unpack("<I", data):
@@ -200,7 +201,7 @@ def _frame(kind: int) -> bytes:
 
 
 def _encode_bytes(data: bytes | None) -> bytes:
-    """Encode a compact nullable string: the length plus one, 0 for null."""
+    """Encode compact nullable bytes: the length plus one and the bytes, or 0 for null."""
     return _varint(0) if data is None else _varint(len(data) + 1) + data
 
 
@@ -264,7 +265,8 @@ def _encode_segment(metadata: RemoteLogSegmentMetadata, more_tags: dict[int, byt
 
 
 class _Cursor:
-    """Reads a value from front to back; compares every length with the remaining bytes first."""
+    """Reads a value from front to back. It compares every length with the number of remaining bytes
+    before it reads."""
 
     def __init__(self, view: memoryview, path: str | None) -> None:
         self._view = view
@@ -320,7 +322,7 @@ class _Cursor:
         return kafka_uuid(self.take(16, what))
 
     def tags(self) -> dict[int, bytes]:
-        """Return every tagged field, also of unknown tags."""
+        """Return every tagged field, including those with unknown tags."""
         found: dict[int, bytes] = {}
         last = -1
         for _ in range(self.varint("number of tagged fields")):
@@ -402,7 +404,7 @@ def _decode_bytes_per_epoch(data: bytes | None) -> tuple[tuple[int, int], ...] |
 
 
 def _decode_tag(layout: struct.Struct, data: bytes | None, what: str) -> int | None:
-    """Return the number in a tagged field, None when the record lacks the field."""
+    """Return the number in a tagged field; None when the record lacks the field."""
     if data is not None and len(data) != layout.size:
         raise ValueError(f"{what}: expected {layout.size} bytes, found {len(data)}")
     return None if data is None else int(layout.unpack(data)[0])

@@ -1,6 +1,6 @@
-"""Tables of the SQLite metadata store; encode and decode their rows.
+"""The tables of the SQLite metadata file. Encode and decode their rows.
 
-Schema version 3 (``user_version``; ``application_id`` is the ASCII text ``tlog``) is `SCHEMA`:
+`SCHEMA` is schema version 3 (``user_version``). The ``application_id`` is the ASCII text ``tlog``.
 
 | Table | Meaning of a row |
 |---|---|
@@ -12,8 +12,8 @@ which outlives the segments, and the bytes of its finished segments |
 columns; ``later_epochs`` holds the others as pairs of a 4-byte epoch and an 8-byte first offset, \
 ``epoch_sizes`` the bytes per epoch as pairs of 4 and 8 bytes, both big-endian, null for none |
 
-The last value of each row is the checksum of the values before it (`_core.row_checksum`); version 2
-has none.
+The last value of each row is the checksum of the values before it (`_core.row_checksum`). Rows of
+version 2 have no checksum.
 
 The functions `read_...` decode rows of an untrusted file. They raise ValueError or TypeError for
 invalid rows.
@@ -117,7 +117,7 @@ _DELETE_STATES = {state.value: state for state in RemotePartitionDeleteState if 
 def partition_row(
     number: int, state: PartitionMetadata, change: PartitionChange = _NO_CHANGE
 ) -> tuple[object, ...]:
-    """Return the row for `INSERT_PARTITION`: the partition after `change`."""
+    """Return the row for `INSERT_PARTITION`, which describes the partition after `change`."""
     name = state.partition
     log_start_offset = state.log_start_offset
     return with_checksum(
@@ -129,7 +129,8 @@ def partition_row(
 
 
 def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMetadata]:
-    """Return the partition and its number in this file; segments and epochs have own tables."""
+    """Return the partition's number in this file, and the partition without its segments and
+    epochs, which have tables of their own."""
     number, topic_id, topic, partition, leader_epoch, delete_state, log_start_offset, _ = row
     _check_between(0, number, _MAX_OFFSET)
     _check_integer(partition)
@@ -183,7 +184,7 @@ def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetad
     _, start_offset, segment_id, end_offset, max_timestamp_ms, event_timestamp_ms = row[:6]
     broker_id, state, size_bytes, first_epoch, first_epoch_offset, txn_index_empty = row[6:12]
     log_crc32c, truncation_offset, later_epochs, epoch_sizes, custom_metadata = row[12:]
-    # One check for all: the sum is an int only if each summand is one.
+    # One check covers all values, because the sum is an int only if every summand is an int.
     _check_integer(
         start_offset
         + end_offset
@@ -224,14 +225,31 @@ def read_segment(partition: TopicIdPartition, row: Row) -> RemoteLogSegmentMetad
 def read_segments(
     partition: TopicIdPartition, rows: Iterator[Row]
 ) -> Iterator[RemoteLogSegmentMetadata | PlainSegment]:
-    """Yield the segments of `partition` from `SELECT_SEGMENTS`. Of plain segments only offsets,
-    size and state are checked here."""
+    """Yield the segments of `partition` from the rows of `SELECT_SEGMENTS`. For plain segments,
+    only offsets, size, epoch, state and transaction flag are checked here."""
     for checked_row in rows:
         row = checked_row[:-1]
-        # In one go: slices and starred names would make a tuple or a list of each row.
-        # fmt: off
-        (_, start_offset, name, end_offset, _, _, _, state, size_bytes, epoch, epoch_offset,
-         txn_index_empty, _, truncation_offset, later_epochs, _, _) = row
+        # All values are unpacked at once, because slices or starred names would make a tuple or a
+        # list for each row. fmt: off
+        (
+            _,
+            start_offset,
+            name,
+            end_offset,
+            _,
+            _,
+            _,
+            state,
+            size_bytes,
+            epoch,
+            epoch_offset,
+            txn_index_empty,
+            _,
+            truncation_offset,
+            later_epochs,
+            _,
+            _,
+        ) = row
         # fmt: on
         if (
             truncation_offset is later_epochs is None
@@ -250,7 +268,7 @@ def read_segments(
 
 
 def add_checksums(database: sqlite3.Connection) -> None:
-    """Rewrite every table of version 2 within the caller's transaction."""
+    """Rewrite every table of version 2 as version 3, within the caller's transaction."""
     inserts = {"partition": INSERT_PARTITION, "epoch": INSERT_EPOCH, "segment": INSERT_SEGMENT}
     for table in inserts:
         database.execute(f"ALTER TABLE {table} RENAME TO {table}_v2")

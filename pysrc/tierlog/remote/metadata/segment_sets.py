@@ -10,10 +10,11 @@ from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata
 
 __all__ = ["Extents", "PlainSegment", "Ranges", "Row", "Segments"]
 
-# A segment as its store keeps it.
+# A segment as a row of the SQLite file.
 Row: TypeAlias = tuple[Any, ...]
-# A segment with valid values, no truncation and one epoch, as nearly all are: id, epoch, first
-# and last offset, bytes, whether it is finished, whether it has a transaction index, and its row.
+# A segment with valid values, no truncation and one epoch; nearly all segments are of this kind.
+# The fields are id, epoch, first and last offset, bytes, whether it is finished, whether it has a
+# transaction index, and its row.
 PlainSegment: TypeAlias = tuple[str, int, int, int, int, bool, bool, Row]
 
 
@@ -24,8 +25,8 @@ class Ranges:
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, str]] = []
-        # Retention removes the first range repeatedly. Rows before this index are deleted, so
-        # that a removal need not move all other rows.
+        # Rows before this index are deleted. Retention removes the first range repeatedly, and with
+        # this index a removal need not move all other rows.
         self._first = 0
         # A range that contains an offset starts at most this far below it.
         self._longest = 0
@@ -50,7 +51,8 @@ class Ranges:
             self._first = 0
 
     def find(self, offset: int) -> str | None:
-        """Return the range with `offset` that starts last, the longest of several; else None."""
+        """Return the segment whose range contains `offset`, or None. Of several ranges, the one
+        that starts last counts; of equal starts, the longest."""
         index = self._first_above(offset) - 1
         while index >= self._first:
             start_offset, end_offset, name = self._rows[index]
@@ -62,7 +64,8 @@ class Ranges:
         return None
 
     def find_or_next(self, offset: int) -> str | None:
-        """Return `find`'s result, else the first range that starts after `offset`."""
+        """Return the result of `find`, or else the segment of the first range that starts after
+        `offset`."""
         found = self.find(offset)
         if found is not None:
             return found
@@ -70,18 +73,20 @@ class Ranges:
         return self._rows[index][2] if index < len(self._rows) else None
 
     def highest_end(self, *, without: str) -> int:
-        """Return the highest offset of all ranges except one segment's; -1 without any."""
+        """Return the highest end offset of all ranges except those of the segment `without`; -1
+        when there are no others."""
         rows = self._rows[self._first :]
         return max((end for _, end, name in rows if name != without), default=-1)
 
     def next_after(self, row: tuple[int, int, str] | None) -> tuple[int, int, str] | None:
-        """Return the range that follows `row`, or the first one; None without any."""
+        """Return the range that follows `row`, or the first range for None. Return None when there
+        is no such range."""
         index = self._first if row is None else bisect_right(self._rows, row, lo=self._first)
         return self._rows[index] if index < len(self._rows) else None
 
     def names_from(self, offset: int) -> list[str]:
-        """Return the ranges that contain `offset` or start after it, in order."""
-        # A range that starts further below cannot contain it.
+        """Return the segments whose ranges contain `offset` or start after it, in order."""
+        # A range that starts further below cannot contain `offset`.
         index = bisect_left(self._rows, (offset - self._longest, -1, ""), lo=self._first)
         return [name for _, end_offset, name in self._rows[index:] if end_offset >= offset]
 
@@ -93,7 +98,7 @@ class Ranges:
 
 
 class Extents(Ranges):
-    """One range per segment, and the set of segments that overlap another one."""
+    """One range per segment, and the set of segments that overlap another segment."""
 
     __slots__ = ("_overlapping",)
 
@@ -127,7 +132,7 @@ class Extents(Ranges):
                 self._overlapping.discard(row[2])
 
     def overlapping(self) -> list[str]:
-        """Return the segments that share an offset with another one."""
+        """Return the segments that share an offset with another segment."""
         return list(self._overlapping)
 
     def _find_overlapping(
@@ -142,8 +147,8 @@ class Extents(Ranges):
 
 
 class Segments:
-    """Segments by id. Those of a store stay rows until their first use, since decoding a row takes
-    several times as long as reading it."""
+    """Segments by id. A segment from the SQLite file is decoded only on its first use, since
+    decoding a row takes several times as long as reading it."""
 
     __slots__ = ("_decoded", "_rows", "read_row")
 
@@ -187,7 +192,7 @@ class Segments:
         self._decoded[name] = metadata
 
     def put_row(self, name: str, row: Row) -> None:
-        """Add a segment as a row; ValueError when the name exists."""
+        """Add a segment as a row; raise ValueError when the name exists."""
         if name in self._decoded or self._rows.setdefault(name, row) is not row:
             raise ValueError(f"segment {name} occurs twice")
 

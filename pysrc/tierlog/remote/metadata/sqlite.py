@@ -1,11 +1,12 @@
-"""The durable metadata manager: one SQLite file; every change is committed before it is visible.
+"""The durable metadata manager, which uses one SQLite file. Every change is committed before it is
+visible.
 
 `schema` describes the file. The totals of partitions and epochs (sizes, highest offsets, leader,
 deletion, log start) are read when the file is opened. The segments of a partition are read on their
 first use and then kept in memory.
 
-A change survives a power cut once its call returned; a call that raised changed nothing. Only one
-process at a time may have the file open.
+A change survives a power cut once its call has returned. A call that raised has changed nothing.
+Only one process at a time may have the file open.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ __all__ = ["SqliteRemoteLogMetadataManager"]
 
 _DELETED = RemoteLogSegmentState.DELETE_SEGMENT_FINISHED
 _PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
-# Numbers of the partitions that have segments; one index step per partition, not per segment.
+# Selects the numbers of the partitions that have segments, with one index step per partition
+# instead of one per segment.
 _SELECT_HELD = """
 WITH RECURSIVE held (number) AS (
     SELECT min(partition_number) FROM segment
@@ -65,12 +67,12 @@ _DELETE_EPOCHS = "DELETE FROM epoch WHERE partition_number = ?"
 class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` in the SQLite file `path`, which is created if missing.
 
-    At most about `max_loaded_segments` (1 KB each) stay in memory: above it, the least recently
-    used partitions are unloaded. A version 2 file is rewritten when it is opened.
+    At most about `max_loaded_segments` segments (1 KB each) stay in memory. Above this number, the
+    least recently used partitions are unloaded. A file of version 2 is rewritten when it is opened.
 
-    RemoteMetadataError when another process has the file open, CorruptDataError when it is not
-    such a database, or on first use of a partition with damaged rows. A child must not use it
-    after a fork.
+    Raises RemoteMetadataError when another process has the file open, and CorruptDataError when the
+    file is not such a database. The first use of a partition with damaged rows raises
+    CorruptDataError. A child process must not use the manager after a fork.
     """
 
     def __init__(
@@ -78,7 +80,8 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     ) -> None:
         super().__init__(ready=False)
         self._max_loaded_segments = max_loaded_segments
-        # Number of segments of each loaded partition at its last use; least recently used first.
+        # Number of segments that each loaded partition had at its last use; the least recently used
+        # partition is first.
         self._loaded_sizes: dict[TopicIdPartition, int] = {}
         self._loaded_count = 0
         self._numbers: dict[TopicIdPartition, int] = {}
@@ -100,7 +103,7 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     @property
     def failure(self) -> str | None:
-        """Why the file accepts no more changes; None while it does."""
+        """The reason why the file accepts no more changes; None while it accepts changes."""
         return self._file.failure
 
     def load(self, segments: Iterable[RemoteLogSegmentMetadata]) -> None:
@@ -148,7 +151,8 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                 _find_numbered(by_number, number).set_highest(epoch, highest_offset)
                 _find_numbered(by_number, number).set_size(epoch, size_bytes)
                 if size_bytes:
-                    # Its segments' rows may be lost, which loading detects by comparing the sums.
+                    # The rows of the epoch's segments may be lost. Loading detects this by
+                    # comparing the sums.
                     _find_numbered(by_number, number).is_loaded = False
             for (number,) in self._file.rows(_SELECT_HELD):
                 _find_numbered(by_number, number).is_loaded = False
@@ -188,8 +192,10 @@ class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             raise self._file.bad_row(error) from None
 
     def _unload_oldest(self) -> None:
-        """Unload partitions except the most recently used one, which is last in the dict."""
-        # After a failure, segments stay: reading the file again may not give the same rows.
+        """Unload the least recently used partitions, but never the most recently used one, which is
+        last in the dict."""
+        # After a failure, no partition is unloaded, because reading the file again may not give the
+        # same rows.
         while (
             self._loaded_count > self._max_loaded_segments
             and len(self._loaded_sizes) > 1
@@ -251,7 +257,7 @@ def _write_segment(
     before: RemoteLogSegmentMetadata | None,
     after: RemoteLogSegmentMetadata,
 ) -> None:
-    """Replace a segment's row; only a new start offset changes its primary key."""
+    """Replace a segment's row. The row's primary key changes only with the start offset."""
     if before is not None and (
         after.state is _DELETED or before.start_offset != after.start_offset
     ):

@@ -1,32 +1,34 @@
 """The metadata manager over a cluster's ``__remote_log_metadata`` topic.
 
-Every event is a record. All events of a user partition share one partition of the topic, so they
-have one order. A manager reads the topic from its beginning and applies its records; every reader
-drops the same events, those that a state does not allow. A write returns when this manager has read
-its own record back: it is then durable, visible here, and known to be accepted, or dropped because
-another writer was faster (Kafka's ``TopicBasedRemoteLogMetadataManager`` does not report that).
+Every event is a record. All events of a user partition are in one partition of the topic, so all
+readers see them in the same order. A manager reads the topic from its beginning and applies the
+records. An event that the present state does not allow is dropped, and every reader drops the same
+events. A write returns when this manager has read its own record back. The record is then durable
+and visible to this manager. The manager also knows whether the event was accepted, or was dropped
+because another writer was faster (Kafka's ``TopicBasedRemoteLogMetadataManager`` does not report
+that).
 
 **Fencing** follows the order of the topic. A record contains the leader epoch of its writer
-(`records`). Every reader drops a record whose epoch is earlier than that of an accepted record
-before it, and its writer gets a FencedLeaderError. A claim is a record of its own, which Kafka
-ignores, so a new leader fences the others before it does anything else. The claim is also read
-back: a leader that has claimed has read everything decided before. A retry has the same epoch as
-the first attempt, so it does not fence itself, and an event that is written twice counts once.
+(`records`). If an accepted record before it has a later epoch, every reader drops the record, and
+its writer gets a FencedLeaderError. A claim is a record of its own, which Kafka ignores, so a new
+leader fences earlier leaders before it does anything else. The new leader reads its claim back, so
+it has then read all events that were accepted before the claim. A retry has the same epoch as the
+first attempt, so it is not fenced, and an event that is written twice counts once.
 
-Not fenced are:
+The following are not fenced:
 
-* events without an epoch: those of Kafka's own brokers and of tools;
-* Kafka's own readers: they do not know these epochs and apply a dropped event where a segment's
-  state allows it. Only for them may a zombie's segment seem finished or deleted;
-* actions that a leader was allowed before the later claim and takes after it: it may still remove
-  the objects of a segment whose deletion was accepted, and an active upload may finish. No
-  metadata refers to that object; a comparison with the store finds it as an orphan;
-* an old leader that acts after the topic dropped the later claim: a topic with a finite
+* events without an epoch, which Kafka's own brokers and tools write;
+* Kafka's own readers. They do not know these epochs, and apply a dropped event if the segment's
+  state allows it. So a segment of a fenced leader may seem finished or deleted to them;
+* actions that a leader was allowed before a later claim but takes after it. That leader may still
+  remove the objects of a segment whose deletion was accepted, and its active upload may finish.
+  No metadata refers to the uploaded object; a comparison with the store finds it as an orphan;
+* an old leader that acts after the topic has dropped the later claim. A topic with a finite
   ``retention.ms`` (Kafka's default is infinite) drops claims with its other records.
 
-**Deleted partitions** accept no events: a Kafka broker that has the partition stops reading all
+**Deleted partitions** accept no events. A Kafka broker that has the partition stops reading all
 metadata at the first event after a DELETE_PARTITION_FINISHED. So this manager writes no such event,
-and ignores those that it reads.
+and ignores such events of other writers.
 
 Needs the extra ``kafka``. Kafka's brokers and tierlog may read and write the same topic.
 """
@@ -77,12 +79,12 @@ METADATA_TOPIC = "__remote_log_metadata"
 _PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 _POLL_S = 0.1
 _POLL_RECORDS = 500
-# `close` waits this long for the reader thread, which checks every `_POLL_S` whether to end.
+# `close` waits this long for the reader thread, which checks every `_POLL_S` whether it must end.
 _CLOSE_S = 4.0
 
 
 class _Write(NamedTuple):
-    """A record being written: its partition of the topic, and the future of its result."""
+    """A record that is being written: its partition of the topic, and the future for its result."""
 
     number: int
     outcome: Future[None]
@@ -95,14 +97,16 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             metadata.wait_until_ready(timeout_s=30)
 
     ``bootstrap`` is ``host:port[,host:port]``; ``settings`` are further settings of the client
-    library (security). Until all events that a partition had at the start are read, its queries
-    raise MetadataNotReadyError. An unreadable record stops its partition of the topic for good, and
-    the queries for that partition raise the CorruptDataError; records that were truncated before
-    they were read have the same effect, with a RemoteMetadataError. ConfigError without the client
-    library, RemoteMetadataError when the cluster or the topic does not answer.
+    library (for example for security). Until all events that a partition had at the start are read,
+    queries for it raise MetadataNotReadyError. After an unreadable record, the manager reads no
+    more of that partition of the topic, and queries for it raise CorruptDataError. Records that
+    were truncated before they were read have the same effect, with a RemoteMetadataError. The
+    constructor raises ConfigError when the client library is missing, and RemoteMetadataError when
+    the cluster or the topic does not answer.
 
-    A write without an answer in time is a retriable RemoteMetadataError, although it may have taken
-    effect: repeat the call. If it has taken effect, the repeat changes nothing.
+    A write that has no answer in time raises a retriable RemoteMetadataError, although it may have
+    taken effect. The caller repeats the call; if the write had taken effect, the repeat changes
+    nothing.
     """
 
     def __init__(
@@ -153,15 +157,15 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         self._write(update.segment_id.topic_id_partition, MetadataRecord(update, leader_epoch))
 
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """See `RemoteLogMetadataManager`. When this returns, every event of earlier leaders that
-        can still be accepted has been read."""
+        """See `RemoteLogMetadataManager`. When this method returns, the manager has read every
+        event of earlier leaders that was accepted."""
         self._write(partition, MetadataRecord(make_note_event(partition), leader_epoch))
 
     def update_partition_delete(
         self, metadata: RemotePartitionDeleteMetadata, *, leader_epoch: int | None = None
     ) -> None:
-        """See `RemoteLogMetadataManager`. A partition stays deleted for good, because its id is
-        never used again; further delete steps are repeats."""
+        """See `RemoteLogMetadataManager`. A deleted partition is never recreated, because its topic
+        id is never used again. Further delete steps change nothing."""
         self._write(metadata.partition, MetadataRecord(metadata, leader_epoch))
 
     def advance_log_start_offset(self, partition: TopicIdPartition, offset: int) -> None:
@@ -170,16 +174,17 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
 
     @property
     def dropped_count(self) -> int:
-        """Number of events read that the state of their segment or partition did not allow."""
+        """Number of events that were dropped because the state of their segment or partition did
+        not allow them."""
         return self._dropped_count
 
     @property
     def fenced_count(self) -> int:
-        """Number of events read from leaders whose epoch was over."""
+        """Number of events that were dropped because their leader's epoch was over."""
         return self._fenced_count
 
     def _write(self, partition: TopicIdPartition, record: MetadataRecord) -> None:
-        """Write an event; return when it was read back and accepted, or when it is a repeat."""
+        """Write an event; return when it was read back and accepted. A repeat is not written."""
         with self._lock:
             if self._find_change(self._find_partition(partition), record) is None:
                 return
@@ -211,7 +216,8 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     # -- following the topic
 
     def _read_topic(self) -> None:
-        """Read the topic from its beginning until closed; runs in the reader thread."""
+        """Read the topic from its beginning until the manager is closed. Runs in the reader
+        thread."""
         reason = "its reader ended"
         try:
             while not self._closed:
@@ -223,7 +229,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         except self._client.failure as error:
             reason = str(error)
         finally:
-            # The reader ends: all queries and active writes must fail from now on.
+            # The reader has ended, so all queries and active writes must fail from now on.
             with self._caught_up:
                 self._failure = unavailable(f"{self._topic}: no longer followed: {reason}")
                 self.change_count.changed()
@@ -275,7 +281,8 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def _find_change(
         self, state: PartitionMetadata, record: MetadataRecord
     ) -> PartitionChange | None:
-        """Return the change of a record, None for none; RemoteMetadataError when not allowed."""
+        """Return the change that a record makes, or None if it changes nothing. Raises
+        RemoteMetadataError when the record is not allowed."""
         if state.partition not in self._deleted:
             return _change_of(state, record)
         if isinstance(record.event, RemotePartitionDeleteMetadata):
@@ -300,7 +307,8 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         )
 
     def _fail_writes(self, number: int | None, error: Exception) -> None:
-        """Fail the active writes to that partition of the topic, or all of them."""
+        """Fail the active writes to partition `number` of the topic, or all active writes for
+        None."""
         for write in self._writes.values():
             if number is None or write.number == number:
                 _set_outcome(write.outcome, error)
@@ -310,7 +318,8 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     def wait_until_ready(self, *, timeout_s: float) -> None:
         """Return when all records that the topic had at the start are read.
 
-        MetadataNotReadyError after `timeout_s`, CorruptDataError when a record cannot be read.
+        Raises MetadataNotReadyError after `timeout_s`, and CorruptDataError when a record cannot be
+        read.
         """
         with self._caught_up:
             ready = self._caught_up.wait_for(self._is_all_read, timeout_s)
@@ -350,19 +359,19 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
                 )
 
     def close(self) -> None:
-        """Stop reading; active writes end with a ClosedError, although they may be durable."""
+        """Stop reading. Active writes raise ClosedError, although they may be durable."""
         with self._caught_up:
             self._closed = True
             self.change_count.changed()
             self._fail_writes(None, ClosedError("the metadata manager is closed"))
             self._caught_up.notify_all()
-        # Without the lock, which the reader needs in order to end.
+        # This waits without the lock, because the reader needs the lock to end.
         self._reader.join(_CLOSE_S)
         self._client.close_producer()
 
 
 def _change_of(state: PartitionMetadata, record: MetadataRecord) -> PartitionChange | None:
-    """Return the change of a record whose partition is not deleted."""
+    """Return the change that a record makes to a partition that is not deleted."""
     event, leader_epoch = record.event, record.leader_epoch
     if record.log_start_offset is not None:
         return state.change_of_log_start(record.log_start_offset)
@@ -374,7 +383,7 @@ def _change_of(state: PartitionMetadata, record: MetadataRecord) -> PartitionCha
 
 
 def _copy_error(error: CorruptDataError | RemoteMetadataError) -> Exception:
-    """Return a new copy of the error for each caller."""
+    """Return a copy of the error, so that each caller gets its own."""
     if isinstance(error, CorruptDataError):
         return error.located(error.path or "")
     return RemoteMetadataError(str(error))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MetadataTopicClient", "unavailable", "write_token"]
 
-# Identifies a write, so that its writer recognizes the record; Kafka ignores headers.
+# Header that identifies a write, so that its writer recognizes the record. Kafka ignores headers.
 WRITE_HEADER = "tierlog-write"
 
 
 class MetadataTopicClient:
-    """One producer, and one consumer of all partitions of the metadata topic."""
+    """Holds one producer, and one consumer of all partitions of the metadata topic."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class MetadataTopicClient:
             raise unavailable(f"{bootstrap}: {topic}: {error}") from error
 
     def _end_offsets(self, timeout_s: float) -> dict[int, int]:
-        """Return the present end offset of every partition, up to which a manager must read."""
+        """Return the present end offset of every partition. A manager must read up to this
+        offset."""
         from confluent_kafka import TopicPartition
 
         found = self._consumer.list_topics(self._topic, timeout=timeout_s).topics[self._topic]
@@ -101,7 +102,8 @@ class MetadataTopicClient:
         token: bytes,
         delivered: Callable[[object, object], None],
     ) -> None:
-        """Send a record; `delivered` gets an error or None later. Raises RemoteMetadataError."""
+        """Send a record. The client later calls `delivered` with an error or None. Raises
+        RemoteMetadataError when the record cannot be sent."""
         from confluent_kafka import KafkaException, Producer
 
         try:
@@ -119,20 +121,21 @@ class MetadataTopicClient:
             raise unavailable(f"{self._topic}: the record was not written: {error}") from error
 
     def consume(self, records: int, timeout_s: float) -> list[Any]:
-        """Return received messages; also serves the producer's delivery reports."""
+        """Return received messages. This call also runs the callbacks of the producer's delivery
+        reports."""
         self._producer.poll(0)
         first = self._consumer.poll(timeout_s)
         return [] if first is None else [first, *self._consumer.consume(records, 0)]
 
     def is_end(self, message: Message) -> bool:
-        """Return whether a message without a record reports the end of its partition."""
+        """Return whether this message has no record but reports the end of its partition."""
         from confluent_kafka import KafkaError
 
         error = message.error()
         return error is not None and error.code() == KafkaError._PARTITION_EOF
 
     def is_truncated(self, message: Message) -> bool:
-        """Return whether a message without a record reports that the next records are gone."""
+        """Return whether this message has no record but reports that the next records are gone."""
         from confluent_kafka import KafkaError
 
         error = message.error()
@@ -148,7 +151,7 @@ class MetadataTopicClient:
 
 
 def write_token(message: Message) -> bytes:
-    """Return the token of the write that made a record, empty for records of other programs."""
+    """Return the token of the write that made a record; ``b""`` for records of other programs."""
     for name, value in message.headers() or ():
         if name == WRITE_HEADER and isinstance(value, bytes):
             return value

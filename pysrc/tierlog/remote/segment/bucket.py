@@ -1,9 +1,10 @@
-"""List the segments of a store without other metadata, from the listing and object headers.
+"""List the segments of a store, using only the store's listing and the headers of its objects.
 
-A segment is complete when both objects exist, its `.indexes` header is valid and names the key
-of the object, and the `.log` object has the size that it states. A segment that a deposed leader
-finished after another broker took its partition over does not count (`layout.Takeover`). Every
-other object is reported as a `Problem`, so nothing in a store is ignored silently.
+A segment is complete when both its objects exist, the `.indexes` object is valid and describes the
+segment of its key, and the `.log` object has the size that the description states. A segment that a
+deposed leader finished after another broker took its partition over does not count
+(`layout.Takeover`). Every other object is reported as a `Problem`, so no object in a store is
+ignored silently.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ _HARMLESS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A finding about one object: what was expected and what was found."""
+    """A finding about one object, with what was expected and what was found."""
 
     key: str
     reason: ProblemReason
@@ -100,7 +101,7 @@ class Problem:
 
 
 class DescribedIndexes(NamedTuple):
-    """Result of the first request to an `.indexes` object: description, header, first bytes."""
+    """Result of the first request for an `.indexes` object: description, header, first bytes."""
 
     description: SegmentDescription
     header: IndexesHeader
@@ -118,14 +119,17 @@ def describe_segments(
 ) -> Iterator[SegmentDescription]:
     """Yield every complete segment below the folder `prefix`, in the order of the listing.
 
-    Makes one small request per segment, and none for keys that `wanted` rejects, nor for segments
-    in ``known``: the descriptions of an earlier call by their `.indexes` objects as listed, since a
-    repair may replace such an object. Each call replaces the content of ``known``. Makes
-    `parallel_reads` requests at a time of a remote store; one after the other of a local one, where
-    threads cost more than they save. All other objects go to
-    `on_problem`. Without it, a segment that exists but cannot be described raises CorruptDataError
-    (RemoteStorageError if it vanished between listing and reading). A failing store is an error:
-    unreadable is not the same as absent.
+    The call makes one small request per segment. It makes no request for a key that `wanted`
+    rejects, or for a segment in ``known``. ``known`` maps the listed `.indexes` objects of an
+    earlier call to their descriptions; each call replaces its content. If a repair has replaced an
+    `.indexes` object, the listing differs, and the object is read again. A remote store gets
+    `parallel_reads` requests at a time. A local store gets one at a time, because threads would
+    cost more than they save.
+
+    Findings about all other objects go to `on_problem`. Without `on_problem`, a segment that exists
+    but cannot be described raises CorruptDataError, or RemoteStorageError if it vanished between
+    listing and reading. A store that fails raises an error, so that unreadable segments do not look
+    absent.
     """
     report = on_problem or (lambda problem: refuse_hidden(store, problem))
     objects = store.list(prefix) if prefix else list_objects(store)
@@ -152,7 +156,7 @@ def describe_segments(
     if known is not None:
         known.clear()
         known.update(described)
-    # A store lists in any order, so only now all takeovers are known.
+    # A store lists objects in any order, so all takeovers are known only after the whole listing.
     for description in described.values():
         folder = partition_prefix(description.metadata.segment_id.topic_id_partition)
         if folder in takeovers and is_left_out(description, takeovers[folder]):
@@ -162,15 +166,16 @@ def describe_segments(
 
 
 def is_left_out(description: SegmentDescription, takeovers: Iterable[Takeover]) -> bool:
-    """Return whether a deposed leader finished the segment after one of its partition's
-    `takeovers`, so that it does not count."""
+    """Return whether the segment does not count, because a deposed leader finished it after one of
+    the `takeovers` of its partition."""
     epoch, metadata = description.claim_epoch, description.metadata
     return any(takeover.leaves_out(metadata, epoch) for takeover in takeovers)
 
 
 def list_objects(store: ObjectStore) -> Iterator[ObjectInfo]:
-    """Yield every object of the store. A listing that lags, or an error page in its place, can look
-    like an empty store; it then lacks the cluster marker as well, which `head` can find."""
+    """Yield every object of the store. An outdated listing can look like an empty store, and so can
+    an error page. Such a listing also lacks the cluster marker. So if the marker was not listed but
+    `head` finds it, RemoteStorageError is raised."""
     seen = False
     for info in store.list():
         seen = seen or info.key == CLUSTER_KEY
@@ -194,7 +199,8 @@ def list_segments(
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = PARALLEL_READS,
 ) -> Iterator[RemoteLogSegmentMetadata]:
-    """Yield the metadata that `describe_segments` finds; the state is COPY_SEGMENT_FINISHED."""
+    """Yield the metadata of the segments that `describe_segments` finds, in the state
+    COPY_SEGMENT_FINISHED."""
     for description in describe_segments(
         store, prefix, wanted=wanted, on_problem=on_problem, parallel_reads=parallel_reads
     ):
@@ -216,7 +222,8 @@ def bucket_metadata(
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = PARALLEL_READS,
 ) -> InMemoryRemoteLogMetadataManager:
-    """Return a metadata manager with the bucket's present segments; changes stay in memory."""
+    """Return a metadata manager with the store's present segments. It keeps changes only in
+    memory."""
     manager = InMemoryRemoteLogMetadataManager(ready=False)
     manager.load(
         list_segments(
@@ -228,7 +235,8 @@ def bucket_metadata(
 
 
 def refuse_hidden(store: ObjectStore, problem: Problem) -> None:
-    """Raise when the object hides a finished segment, so that it does not look absent."""
+    """Raise an error if the object may belong to a finished segment, so that this segment does not
+    look absent."""
     if not problem.hides_segment:
         return
     path = f"{store.url}/{problem.key}"
@@ -254,9 +262,10 @@ def _pair_objects(
     report: Callable[[Problem], None],
     takeovers: defaultdict[str, list[Takeover]],
 ) -> Iterator[tuple[ObjectInfo, ObjectInfo]]:
-    """Yield (`.log`, `.indexes`) of each complete segment; stores only objects still unmatched.
+    """Yield the (`.log`, `.indexes`) objects of each segment that has both. Only unmatched objects
+    are kept in memory.
 
-    Adds the takeovers of each folder to `takeovers`."""
+    The takeovers of each folder are added to `takeovers`."""
     waiting: dict[str, tuple[str, ObjectInfo]] = {}
     for info in objects:
         try:
@@ -304,7 +313,7 @@ def unmatched_object(info: ObjectInfo) -> Problem:
 
 
 def deposed_copy(description: SegmentDescription) -> Problem:
-    """Return the finding for a segment that `is_left_out`."""
+    """Return the finding for a segment for which `is_left_out` is true."""
     metadata = description.metadata
     return Problem(
         key=indexes_key(metadata),
@@ -318,8 +327,8 @@ def deposed_copy(description: SegmentDescription) -> Problem:
 def describe_indexes(
     store: ObjectStore, log: ObjectInfo, indexes: ObjectInfo
 ) -> DescribedIndexes | Problem:
-    """Describe a segment from the header of its `.indexes` object, or return the finding. Makes
-    one request."""
+    """Describe a segment from the header of its `.indexes` object, or return the finding about it.
+    This usually takes one request."""
     try:
         header, first = read_indexes_header(store, indexes.key, indexes.size_bytes)
         sections = read_sections(store, indexes.key, header, first, [IndexKind.METADATA])
@@ -352,7 +361,8 @@ def corrupt_indexes(key: str, error: CorruptDataError) -> Problem:
 
 
 def wrong_key(key: str, found: RemoteLogSegmentMetadata) -> Problem:
-    """Return the finding for an `.indexes` object that describes another segment than its key."""
+    """Return the finding for an `.indexes` object that describes another segment than its key
+    names."""
     return Problem(
         key=key,
         reason=ProblemReason.WRONG_KEY,
@@ -362,7 +372,7 @@ def wrong_key(key: str, found: RemoteLogSegmentMetadata) -> Problem:
 
 
 def wrong_size(info: ObjectInfo, expected_bytes: int) -> Problem:
-    """Return the finding for an object whose size is not the recorded one."""
+    """Return the finding for an object whose size differs from the recorded size."""
     return Problem(
         key=info.key,
         reason=ProblemReason.WRONG_SIZE,

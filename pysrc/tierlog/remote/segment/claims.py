@@ -3,18 +3,19 @@
     claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>      UTF-8 JSON, for people
 
 A leader writes its claim before its first copy. Before and after it commits a segment, it lists the
-claims of the partition: a claim of a later epoch by another broker deposes it. The order of writes
-decides, not a clock: a claim that was written before a list began is in that list. The store's
-listing must therefore be consistent with earlier writes, as on S3, GCS, Azure, HDFS and local file
-systems.
+claims of the partition. If another broker has a claim of a later epoch, the leader is deposed. The
+order of writes decides, not a clock: a listing contains every claim that was written before the
+listing began. So the store's listings must be consistent with earlier writes, as they are on S3,
+GCS, Azure, HDFS and local file systems.
 
-A leader that takes a partition over from another broker lists its segments after the claim, and
-then records up to which offset it has found them (`layout.Takeover`). What a deposed leader
-commits behind that offset does not count, so it needs no second look.
+A leader that takes a partition over from another broker writes its claim, then lists the
+partition's segments, and then records the offset below which they end (`layout.Takeover`). Segments
+that a deposed leader commits at or behind that offset do not count, so the new leader need not list
+the segments again.
 
-A broker never deposes itself: it ignores its own claims under other epochs, which it may have
-written before its state directory was lost. Claims of two brokers under the same epoch are not
-ordered; Kafka gives an epoch to one broker only.
+A broker never deposes itself. It ignores its own claims under other epochs, because it may have
+written them before its state directory was lost. Claims of two brokers under the same epoch are not
+ordered, since Kafka gives each epoch to only one broker.
 """
 
 from __future__ import annotations
@@ -58,9 +59,10 @@ class StoreClaims:
         self._clock = clock
 
     def claim(self, partition: TopicIdPartition, leader_epoch: int) -> bool:
-        """Depose all earlier leaders; return whether another broker led before. May be repeated.
+        """Depose all earlier leaders; return whether another broker led before. The call may be
+        repeated.
 
-        Raises FencedLeaderError when a later leader has a claim, RemoteStorageError when the
+        Raises FencedLeaderError when a later leader has a claim, and RemoteStorageError when the
         store's listing lacks the claim just written."""
         claim = {
             "format_version": _VERSION,
@@ -83,8 +85,9 @@ class StoreClaims:
         return bool(self._epochs_of_others(partition, 2**31))
 
     def take_over(self, partition: TopicIdPartition, leader_epoch: int, end_offset: int) -> None:
-        """Record that the known segments of other brokers end below `end_offset`; what earlier
-        leaders finish there or later does not count. The first record of an epoch holds.
+        """Record that the known segments of other brokers end below `end_offset`. A segment that an
+        earlier leader finishes afterwards does not count if it ends at or above `end_offset`. Only
+        the first record of an epoch is written.
 
         Raises FencedLeaderError when a later leader has a claim."""
         for taken in self._takeovers(partition):
@@ -95,7 +98,7 @@ class StoreClaims:
         try:
             self.require(partition, leader_epoch)
         except FencedLeaderError:
-            # The later leader may have counted what this record leaves out.
+            # The later leader may have counted a segment that this record leaves out.
             self._store.delete(key)
             raise
 
@@ -120,8 +123,8 @@ class StoreClaims:
     def _epochs_of_others(
         self, partition: TopicIdPartition, leader_epoch: int, *, must_list: str | None = None
     ) -> list[int]:
-        """Return the epochs of the claims of other brokers, all at most `leader_epoch`;
-        FencedLeaderError for a later one."""
+        """Return the epochs of the claims of other brokers. Raises FencedLeaderError when one of
+        these epochs is later than `leader_epoch`."""
         folder, epochs, is_listed = claims_folder(partition), [], must_list is None
         for info in self._store.list(folder):
             is_listed = is_listed or info.key == must_list

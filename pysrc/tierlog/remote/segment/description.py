@@ -1,7 +1,7 @@
 """Encode and decode the immutable part of a segment's metadata as JSON.
 
-Every `.indexes` object and the SQLite metadata store contain it: UTF-8, keys sorted, no blanks,
-numbers are integers.
+Every `.indexes` object contains this text. It is UTF-8, its keys are sorted, it has no blanks, and
+all its numbers are integers.
 
 | Key | Value |
 |---|---|
@@ -57,7 +57,8 @@ class SegmentDescription:
 
 
 def encode_segment(description: SegmentDescription) -> bytes:
-    """Return the JSON text; it leaves out state and custom metadata, because they change."""
+    """Return the JSON text. It leaves out the state and the custom metadata, because they
+    change."""
     metadata = description.metadata
     partition = metadata.topic_id_partition
     fields: dict[str, object] = {
@@ -97,10 +98,11 @@ def decode_segment(
     state: RemoteLogSegmentState = RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
     changes: Mapping[str, Any] | None = None,
 ) -> SegmentDescription:
-    """Decode the untrusted description in `data`, which is at byte `position` of the file `path`.
+    """Decode the untrusted description `data`, which was read at byte `position` of the file
+    `path`.
 
-    `state` and `changes` (fields of RemoteLogSegmentMetadata from another source) are applied to
-    it. Raises CorruptDataError when `data` does not describe a segment.
+    `state` and `changes` (fields of RemoteLogSegmentMetadata from another source) replace the
+    decoded values. Raises CorruptDataError when `data` does not describe a segment.
     """
     try:
         fields = _DECODER.decode(data.decode("utf-8"))
@@ -214,7 +216,8 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is not a number")
 
 
-# Built once: json.dumps and json.loads build one per call, which costs as much as the decoding.
+# These objects are built once, because json.dumps and json.loads would build a new one in each
+# call, which costs as much as the decoding.
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_refuse_repeated_keys, parse_constant=_refuse_constant
 )

@@ -1,6 +1,6 @@
 """The `.indexes` object: all indexes and metadata of one segment in one object.
 
-All integers big-endian. Written once, never changed.
+All integers are big-endian. The object is written once and never changes.
 
 | Position | Field | Type | Value |
 |---|---|---|---|
@@ -33,8 +33,8 @@ One row of the section table:
 | 8 | batch checksums | u32 each: the checksum field of the first batch, then of the batches that
     the offset index points at |
 
-A reader skips unknown kinds. Header and metadata nearly always fit into the first 16 KiB, so a
-listing of the segments makes one small ranged GET per segment.
+A reader skips unknown kinds. Header and metadata nearly always fit into the first 16 KiB, so
+describing a segment takes one small range request.
 """
 
 from __future__ import annotations
@@ -69,12 +69,14 @@ __all__ = [
 
 MAGIC = b"TIERIDX\n"
 VERSION = 2
-# Objects without batch checksums: older ones, and those made from files of Kafka's own tier.
+# Objects of version 1 have no batch checksums. They were written by older versions of tierlog, or
+# are built from the files of Kafka's own tier.
 _VERSION_1 = 1
 FIRST_READ_BYTES = 16 << 10
-# Kafka limits one index file to 10 MiB by default; no reader has to load more than this.
+# Upper limit on what a reader has to load. Kafka limits one index file to 10 MiB by default.
 MAX_INDEXES_BYTES = 256 << 20
-# Parsed JSON takes about fifty times its size. A segment with 60,000 leader epochs still fits.
+# The limit is low because parsed JSON takes about fifty times its size. The metadata of a segment
+# with 60,000 leader epochs fits.
 MAX_METADATA_BYTES = 4 << 20
 _MAX_OTHER_BYTES = MAX_INDEXES_BYTES - MAX_METADATA_BYTES - FIRST_READ_BYTES
 _MAX_SECTIONS = 64
@@ -100,7 +102,7 @@ _OF_VERSION_1 = frozenset(IndexKind) - {IndexKind.METADATA, IndexKind.BATCH_CHEC
 
 
 class Section(NamedTuple):
-    """One row of the section table; position and size in bytes."""
+    """One row of the section table. Position and size are in bytes."""
 
     kind: int
     crc32c: int
@@ -122,7 +124,8 @@ class IndexesTooLargeError(TierlogError):
 
 
 def _require_fit(sections: Mapping[IndexKind, Buffer]) -> None:
-    """Raise IndexesTooLargeError before memory of that size is taken."""
+    """Raise IndexesTooLargeError if the sections are too large, before memory is allocated for the
+    object."""
     sizes = {kind: memoryview(data).nbytes for kind, data in sections.items()}
     size_bytes = sum(sizes.values())
     if size_bytes > _MAX_OTHER_BYTES:
@@ -136,11 +139,13 @@ def _require_fit(sections: Mapping[IndexKind, Buffer]) -> None:
 
 
 def encode_indexes(description: SegmentDescription, sections: Mapping[IndexKind, Buffer]) -> bytes:
-    """Encode the object. `sections` holds every kind except METADATA, which is encoded here.
+    """Encode the object. `sections` holds the sections of every kind except METADATA, which this
+    function encodes.
 
-    Without BATCH_CHECKSUM the object has version 1: readers cannot distinguish its `.log` object
-    from another one with the same size, offsets and timestamps. Raises ValueError when another
-    section is missing or METADATA is given, IndexesTooLargeError above `MAX_INDEXES_BYTES`.
+    If `sections` lacks BATCH_CHECKSUM, the object has version 1, and readers cannot distinguish its
+    `.log` object from another object with the same size, offsets and timestamps. Raises ValueError
+    when another section is missing or METADATA is given, and IndexesTooLargeError when the object
+    would exceed `MAX_INDEXES_BYTES`.
     """
     has_checksums = IndexKind.BATCH_CHECKSUM in sections
     if sections.keys() - {IndexKind.BATCH_CHECKSUM} != _OF_VERSION_1:
@@ -181,7 +186,8 @@ class IndexesHeader:
     def parse(
         cls, data: Buffer, *, path: str, object_size_bytes: int | None = None
     ) -> IndexesHeader:
-        """Parse the header from `data`, the first bytes of an object (16 KiB are always enough).
+        """Parse the header from `data`, the first bytes of an object. 16 KiB always contain the
+        whole header.
 
         `object_size_bytes` is the size that the store reports, None when unknown. Raises
         CorruptDataError unless the header is valid and its sections fill the object exactly.
@@ -202,7 +208,8 @@ class IndexesHeader:
         return cls(path=path, sections=sections)
 
     def section(self, kind: IndexKind) -> Section:
-        """Return the row of that section; CorruptDataError when the object has none."""
+        """Return the table row of the section `kind`; raise CorruptDataError when the object lacks
+        it."""
         for section in self.sections:
             if section.kind == kind:
                 return section
@@ -216,7 +223,8 @@ class IndexesHeader:
         return tuple(kind for kind in IndexKind if has_last or kind is not last)
 
     def checked(self, kind: IndexKind, data: Buffer) -> memoryview:
-        """Return `data` when its size and checksum are that section's, else CorruptDataError."""
+        """Return `data`; raise CorruptDataError unless its size and checksum match the section
+        `kind`."""
         return self._check_bytes(self.section(kind), data)
 
     def _check_bytes(self, section: Section, data: Buffer) -> memoryview:
@@ -241,14 +249,14 @@ class IndexesHeader:
         return view
 
     def check_all(self, data: Buffer) -> None:
-        """Compare every checksum of the object `data`, also of unknown sections; CorruptDataError
-        for a difference."""
+        """Compare the checksum of every section of the object `data`, including unknown sections.
+        Raises CorruptDataError for a wrong checksum."""
         view = memoryview(data).cast("B")
         for section in self.sections:
             self._check_bytes(section, view[section.position : section.end_position])
 
     def read_section(self, kind: IndexKind, data: Buffer, data_position: int = 0) -> memoryview:
-        """Return a verified section of `data`, which starts at `data_position` of the object."""
+        """Return a verified section. `data` holds the object's bytes from `data_position` on."""
         section = self.section(kind)
         start = section.position - data_position
         if start < 0:
@@ -256,7 +264,7 @@ class IndexesHeader:
         return self.checked(kind, memoryview(data).cast("B")[start : start + section.size_bytes])
 
     def description(self, metadata_section: Buffer) -> SegmentDescription:
-        """Decode the metadata section; CorruptDataError when it is damaged."""
+        """Decode the metadata section; raise CorruptDataError when it is damaged."""
         view = self.checked(IndexKind.METADATA, metadata_section)
         position = self.section(IndexKind.METADATA).position
         return decode_segment(bytes(view), path=self.path, position=position)
@@ -275,9 +283,9 @@ def verify_indexes(data: Buffer, *, path: str) -> tuple[IndexesHeader, SegmentDe
 def read_indexes_header(
     store: ObjectStore, key: str, object_size_bytes: int | None = None
 ) -> tuple[IndexesHeader, Buffer]:
-    """Return the header of an `.indexes` object and its first 16 KiB, in one request.
+    """Return the header and the first 16 KiB of an `.indexes` object. Makes one request.
 
-    `object_size_bytes` comes from a listing; None, or -1, when unknown."""
+    `object_size_bytes` comes from a listing; it is None or -1 when unknown."""
     path = f"{store.url}/{key}"
     if object_size_bytes == -1:
         object_size_bytes = None
@@ -290,7 +298,7 @@ def read_indexes_header(
 def read_sections(
     store: ObjectStore, key: str, header: IndexesHeader, first: Buffer, kinds: Iterable[IndexKind]
 ) -> dict[IndexKind, memoryview]:
-    """Return the sections `kinds`, verified; at most one request for bytes beyond `first`."""
+    """Return the sections `kinds`, verified. Makes at most one request, for bytes after `first`."""
     first_bytes = memoryview(first).nbytes
     requested = {kind: header.section(kind) for kind in kinds}
     later = {
@@ -341,7 +349,7 @@ def _read_table(view: memoryview, count: int, path: str) -> tuple[Section, ...]:
 def _check_table(
     sections: tuple[Section, ...], end_position: int, object_size_bytes: int | None, path: str
 ) -> None:
-    """Check that sections are contiguous from the header to the end of the object."""
+    """Check that the sections are contiguous from the header to the end of the object."""
     kinds = [section.kind for section in sections]
     if kinds[0] != IndexKind.METADATA or len(set(kinds)) != len(kinds):
         expected = "the metadata section first, each kind once"

@@ -1,4 +1,5 @@
-"""Read-only store over the layout of Kafka's LocalTieredStorage, with the keys of `layout`.
+"""A read-only store that shows the files of Kafka's LocalTieredStorage under tierlog's keys
+(`layout`).
 
     <topic>-<partition>-<topicId>/<base offset, 20 digits>-<segmentId>.log         Kafka's bytes
                                   ....index ....timeindex                          Kafka's files
@@ -7,13 +8,14 @@
                                   ....snapshot                                     written last
 
 The URL of such a store is ``kafka+`` plus the URL of the folder ``kafka-tiered-storage``:
-``kafka+file:///...``, ``kafka+s3://...``. Its keys are those of `layout`, so every reader of a
-tierlog store can read it. It is never written to.
+``kafka+file:///...``, ``kafka+s3://...``. Every reader of a tierlog store can read such a store,
+because its keys follow `layout`. tierlog never writes to it.
 
 An `.indexes` object is built on request from Kafka's files and a few small ranges of the log.
 Fields that the files lack, above all the last offset, are read from the batches after the last
-entry of the offset index. Inconsistent files raise CorruptDataError. A segment that lacks a file
-is listed without `.indexes`, like an unfinished copy.
+entry of the offset index. Files that contradict each other raise CorruptDataError. If a segment
+lacks a file, the listing shows its `.log` object without an `.indexes` object, as for an unfinished
+copy.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ _SUFFIXES = _NEEDED | {_ABORTS}
 
 # Six times Kafka's default for the largest index file.
 _MAX_FILE_BYTES = 64 << 20
-# Each entry of the remoteLogIndex costs one small read here; readers scan from its start.
+# Size of a remoteLogIndex entry. Each entry takes one small read here; a reader scans from the
+# start of an entry.
 _ENTRY_BYTES = 4 << 20
 _TAIL_BYTES = 64 << 10
 # The start of a batch of magic 2 up to its base timestamp (docs/FORMATS.md).
@@ -94,7 +97,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The parsed files of one segment other than its `.log`."""
+    """The parsed files of one segment, without its `.log`."""
 
     offsets: OffsetIndex
     times: TimeIndex
@@ -104,7 +107,7 @@ class _Files:
 
 
 class KafkaLayoutStore(ObjectStore):
-    """The objects of `inner` under tierlog's keys. Thread-safe if `inner` is."""
+    """Shows the files of `inner` under tierlog's keys. Thread-safe if `inner` is thread-safe."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self._inner = inner
@@ -163,7 +166,7 @@ class KafkaLayoutStore(ObjectStore):
                 if info.key.startswith(beneath):
                     yield info
                 continue
-            # An unfinished copy may show its last file while it is still empty.
+            # In an unfinished copy, the last file may exist but still be empty.
             if not str(ours).startswith(beneath) or (
                 ours.suffix == _PRODUCERS and not info.size_bytes
             ):
@@ -177,7 +180,8 @@ class KafkaLayoutStore(ObjectStore):
                 yield from _tierlog_objects(stem, found)
 
     def _parse_segment_key(self, key: str) -> ObjectKey:
-        """Return the parsed key of a segment object; RemoteResourceNotFoundError for others."""
+        """Return the parsed key of a segment object; raise RemoteResourceNotFoundError for any
+        other key."""
         try:
             return parse_key(key)
         except ValueError:
@@ -250,7 +254,8 @@ class KafkaLayoutStore(ObjectStore):
         )
 
     def _read_file(self, object_key: ObjectKey, suffix: str) -> bytes:
-        """Read a file; only the transaction index may be missing."""
+        """Read a file. Return ``b""`` for a missing transaction index; any other missing file is an
+        error."""
         key = _kafka_key(object_key, suffix)
         try:
             size_bytes = self._inner.head(key).size_bytes
@@ -282,7 +287,7 @@ class KafkaLayoutStore(ObjectStore):
             partition=object_key.partition,
         )
         epochs = files.lineage.clipped(object_key.base_offset, end_offset + 1).entries
-        # The lineage may begin inside the segment, when earlier records were deleted.
+        # If earlier records were deleted, the lineage may begin inside the segment.
         starts = [object_key.base_offset, *(entry.start_offset for entry in epochs[1:])]
         return RemoteLogSegmentMetadata(
             segment_id=RemoteLogSegmentId(topic_id_partition=partition, id=object_key.segment_id),
@@ -302,7 +307,8 @@ class KafkaLayoutStore(ObjectStore):
     def _scan_tail(self, log: ObjectInfo, position: int) -> tuple[int, int]:
         """Return last offset and largest timestamp of the batches from `position` to the end.
 
-        A log that ends inside a batch is still being copied, which is a CorruptDataError."""
+        Raises CorruptDataError when the log ends inside a batch, because it is then still being
+        copied."""
         end_offset = max_timestamp_ms = -1
         chunk_bytes = _TAIL_BYTES
         while position < log.size_bytes:
@@ -322,20 +328,22 @@ class KafkaLayoutStore(ObjectStore):
                 max_timestamp_ms = max(max_timestamp_ms, int(table.max_timestamp_ms.max()))
                 position, chunk_bytes = position + table.stop_position, _TAIL_BYTES
             else:
-                # The batch is larger than the chunk: read a larger one.
+                # The batch is larger than the chunk, so read a larger chunk.
                 chunk_bytes *= 4
         return end_offset, max_timestamp_ms
 
     def _encode_log_index(
         self, object_key: ObjectKey, metadata: RemoteLogSegmentMetadata, files: _Files
     ) -> bytes:
-        """Encode the remoteLogIndex; its entries start at batches of the offset index."""
+        """Encode the remoteLogIndex. Its entries start at batches to which the offset index
+        points."""
         starts = _entry_starts(files.offsets.position.tolist())
         first_offsets, first_timestamps_ms = [], []
         for position in starts:
             base_offset, magic, timestamp_ms = self._read_batch_start(object_key, position)
             if magic != 2:
-                # Headers of older batches do not hold the base offset: use one entry for all.
+                # Headers of older batches do not contain the base offset, so use one entry for the
+                # whole log.
                 starts, first_offsets, first_timestamps_ms = [0], [object_key.base_offset], [-1]
                 break
             first_offsets.append(base_offset)
@@ -408,7 +416,8 @@ def _kafka_key(object_key: ObjectKey, suffix: str = LOG_SUFFIX) -> str:
 
 
 def _parse_kafka_key(key: str) -> ObjectKey | None:
-    """Parse the name of a file in Kafka's layout, keeping its suffix; None for another name."""
+    """Parse the name of a file in Kafka's layout; the result has the file's suffix. None for any
+    other name."""
     match = _NAME.fullmatch(key)
     if match is None or match["suffix"] not in _SUFFIXES:
         return None
@@ -423,8 +432,9 @@ def _parse_kafka_key(key: str) -> ObjectKey | None:
 
 
 def _tierlog_objects(stem: str, found: dict[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield the tierlog objects of one segment, once all its files were listed or the listing
-    ended. For an incomplete segment, yield only its `.log` or its `.indexes` object."""
+    """Yield the tierlog objects of one segment. Called when all its files were listed, or at the
+    end of the listing. For an incomplete segment, only the `.log` object is yielded, or only the
+    `.indexes` object when there is no log."""
     complete = found.keys() >= _NEEDED
     info = found.get(LOG_SUFFIX)
     if info is not None:
@@ -454,9 +464,9 @@ def _entry_starts(positions: Iterable[int]) -> list[int]:
 def _timestamp_bounds(
     times: TimeIndex, last_offsets: Iterable[int], max_timestamp_ms: int
 ) -> list[int]:
-    """Return upper bounds of the timestamps up to each of these offsets. Records with a larger
-    timestamp than a time index entry follow its offset, so the first entry at or past an offset
-    is a bound."""
+    """Return, for each of `last_offsets`, an upper bound of the timestamps up to that offset.
+    Records with a larger timestamp than a time index entry come after the entry's offset. So the
+    timestamp of the first entry at or past an offset is such a bound."""
     rows = np.searchsorted(times.offset, list(last_offsets), side="left")
     bounds = [*times.timestamp_ms.tolist(), max_timestamp_ms]
     return [bounds[row] for row in rows.tolist()]

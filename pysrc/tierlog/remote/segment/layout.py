@@ -8,14 +8,15 @@
     <topic>-<topicId>/<partition>/<end offset>-<leader epoch>-<broker id>.takeover   see `Takeover`
 
 All keys are relative to the store's URL. Ids are 22-character Kafka uuids, which may start with
-``-``; digits are ASCII. The id identifies the topic; the topic name is a label for people. Of names
-above 232 characters the key has only the first 232, because a file name has at most 255 bytes.
+``-``; digits are ASCII. The id identifies the topic; the topic name is a label for people. A key
+has only the first 232 characters of a longer topic name, because a file name has at most 255 bytes.
 
-`cluster.json` is UTF-8 JSON, ``{"cluster_id": text, "format_version": 1}``, and is created with
-if-none-match: two clusters never share a prefix.
+`cluster.json` is UTF-8 JSON, ``{"cluster_id": text, "format_version": 1}``. It is created with
+if-none-match, so two clusters never share a prefix.
 
 An RDI is the UTF-8 text ``<object key>:<byte position>`` in a remoteLogIndex entry. It is untrusted
-input: it never names a bucket or endpoint, and its key must be below its own partition.
+input. It never names a bucket or endpoint, and its key must be below the folder of its own
+partition.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ _POSITION = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectKey:
-    """A parsed key. `topic_label` is the topic's name, cut at 232 characters."""
+    """A parsed key. `topic_label` is the first 232 characters of the topic's name."""
 
     topic_label: str
     topic_id: str
@@ -119,11 +120,13 @@ class ObjectKey:
 
 
 class Takeover(NamedTuple):
-    """The fact that a broker took a partition over from another one, with what it had copied.
+    """Records that a broker took a partition over from another broker, and up to which offset it
+    accepts that broker's segments.
 
-    The taken segments end below `end_offset`. A segment of another broker under an earlier leader
-    epoch that ends there or later was finished afterwards, so it does not count. The object is
-    empty; its key says everything, so that a listing of the partition shows it.
+    The segments that it accepts end below `end_offset`. A segment does not count if another broker
+    copied it under an earlier leader epoch and it ends at or above `end_offset`, because it was
+    finished after the takeover. The object is empty: its key contains all fields, so a listing of
+    the partition shows them.
     """
 
     end_offset: int
@@ -131,8 +134,9 @@ class Takeover(NamedTuple):
     broker_id: int
 
     def leaves_out(self, metadata: RemoteLogSegmentMetadata, claim_epoch: int | None) -> bool:
-        """Return whether a segment copied under the leader epoch `claim_epoch` does not count. A
-        segment without one (older versions, rebuilt `.indexes` objects) always counts."""
+        """Return whether a segment that was copied under the leader epoch `claim_epoch` does not
+        count. A segment without a claim epoch (of older versions, or with rebuilt `.indexes`)
+        always counts."""
         return (
             claim_epoch is not None
             and claim_epoch < self.leader_epoch
@@ -150,8 +154,8 @@ def takeover_key(partition: TopicIdPartition, takeover: Takeover) -> str:
 
 
 def parse_takeover(key: str) -> tuple[str, Takeover] | None:
-    """Return the partition's folder, with its trailing slash, and the takeover that a key records;
-    None for any other key."""
+    """Return the partition's folder, with its trailing slash, and the takeover that `key` records.
+    Return None if `key` is not the key of a takeover."""
     match = _TAKEOVER.fullmatch(key) if key.endswith(".takeover") else None
     if match is None:
         return None
@@ -193,7 +197,7 @@ def _stem_of(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
 
 
 def parse_key(key: str) -> ObjectKey:
-    """Return the parts of a segment object's key; ValueError for any other key."""
+    """Return the parts of a segment object's key; raise ValueError for any other key."""
     match = _KEY.fullmatch(key)
     if match is None:
         raise ValueError(f"not the key of a segment object: {key[:200]!r}")
@@ -205,7 +209,8 @@ def parse_key(key: str) -> ObjectKey:
         segment_id=match["segment_id"],
         suffix=match["suffix"],
     )
-    # Refuses names and ids that no partition has, so that only keys of tierlog parse.
+    # These calls refuse names and ids that no partition can have, so that only keys of tierlog
+    # parse.
     check_kafka_uuid(parsed.segment_id)
     TopicIdPartition(
         topic_id=parsed.topic_id,
@@ -249,7 +254,7 @@ def encode_rdi(metadata: RemoteLogSegmentMetadata, position: int) -> bytes:
 def parse_rdi(rdi: bytes, partition: TopicIdPartition) -> tuple[ObjectKey, int]:
     """Return the key of the `.log` object and the byte position in it, from untrusted bytes.
 
-    CorruptDataError unless `encode_rdi` could have written them for `partition`.
+    Raises CorruptDataError unless `encode_rdi` could have written them for `partition`.
     """
     expected = "1 to 1,024 bytes"
     if 1 <= len(rdi) <= MAX_RDI_BYTES:
@@ -275,10 +280,10 @@ def is_foreign_data_id(data_id: bytes) -> bool:
 
 
 def split_data_id(data_id: bytes, partition: TopicIdPartition) -> tuple[str, int]:
-    """Return the object name and the byte position in a remote data id.
+    """Return the object name and the byte position that a remote data id contains.
 
-    The names of other storage managers are not checked. CorruptDataError for an id of tierlog that
-    is not of `partition`.
+    The names of other storage managers are not checked. Raises CorruptDataError for tierlog's own
+    id of an object outside `partition`.
     """
     if not is_foreign_data_id(data_id):
         key, position = parse_rdi(data_id, partition)
@@ -302,10 +307,10 @@ def _log_key_or_none(name: str) -> ObjectKey | None:
 
 
 def claim_cluster(store: ObjectStore, cluster_id: str) -> None:
-    """Mark `store` as the one of `cluster_id`; may be repeated.
+    """Mark `store` as the store of `cluster_id`. The call may be repeated.
 
-    ConfigError when it belongs to another cluster, CorruptDataError when the existing marker cannot
-    be read.
+    Raises ConfigError when the store belongs to another cluster, and CorruptDataError when the
+    existing marker cannot be read.
     """
     if not cluster_id or not cluster_id.isprintable():
         raise ConfigError(f"expected a printable cluster id, found {cluster_id[:80]!r}")
@@ -324,7 +329,8 @@ def claim_cluster(store: ObjectStore, cluster_id: str) -> None:
 def read_cluster_id(store: ObjectStore) -> str:
     """Return the id of the cluster that `store` belongs to.
 
-    RemoteResourceNotFoundError when it has no marker, CorruptDataError for a damaged one.
+    Raises RemoteResourceNotFoundError when the store has no marker, and CorruptDataError when the
+    marker is damaged.
     """
     path = f"{store.url}/{CLUSTER_KEY}"
     size_bytes = store.head(CLUSTER_KEY).size_bytes

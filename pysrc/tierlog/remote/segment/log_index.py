@@ -4,10 +4,10 @@
     entries = decode_remote_log_index(data)                                  bytes to columns
     row = lookup_offset(entries, 4711)                                       None past the end
 
-An entry points at consecutive whole batches. Its offsets are Kafka offsets, inclusive; timestamps
-are milliseconds, -1 for none, and the last one is the largest of its batches. ``data_length`` is
-the size of the batches in bytes. ``rdi`` names the object and position; it is untrusted input
-(see `layout`).
+An entry points at consecutive whole batches. Its offsets are Kafka offsets, inclusive. Its
+timestamps are in milliseconds, and -1 means no timestamp; the last timestamp is the largest of the
+batches. ``data_length`` is the size of the batches in bytes. ``rdi`` names the object and the
+position of the batches. It is untrusted input (see `layout`).
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _RDI = having("a sequence of bytes", "__len__", "__getitem__")
 
 
 class RdiColumn(Sequence[bytes]):
-    """One rdi per row, as ranges of one buffer: ``data[start[i] : start[i] + length[i]]``.
+    """One rdi per row. The rdi of row ``i`` is ``data[start[i] : start[i] + length[i]]``.
 
     ``start`` and ``length`` are int64 arrays. Indexing returns bytes. `encode_remote_log_index`
-    takes the whole column without making Python objects.
+    accepts such a column and makes no Python object per row.
     """
 
     __slots__ = ("data", "length", "start")
@@ -92,8 +92,9 @@ class RemoteLogIndexEntries:
     rdi                 bytes   `RdiColumn`
     ==================  ======  ================================================================
 
-    ``valid_length`` is the size of all entries in bytes, ``has_trailer`` tells whether a trailer
-    follows, ``torn`` describes an incomplete last entry that ``recover`` left out, else None.
+    ``valid_length`` is the size of all entries in bytes. ``has_trailer`` says whether a trailer
+    follows them. ``torn`` is the error for an incomplete last entry that ``recover`` left out, or
+    None.
     """
 
     position: Int64Column
@@ -162,8 +163,8 @@ class RemoteLogIndexEntries:
     def lookup_timestamp(self, target_ms: int) -> int | None:
         """Return the row of the first entry with last timestamp >= `target_ms`, else None.
 
-        The record may be in an earlier row when the writer did not store the largest timestamp of
-        each entry.
+        If the writer did not store the largest timestamp of each entry, an earlier row may hold the
+        record.
         """
         row = self._native.lookup_timestamp(target_ms)
         return None if row < 0 else row
@@ -175,11 +176,11 @@ def decode_remote_log_index(
 ) -> RemoteLogIndexEntries:
     """Decode and verify a remoteLogIndex, with or without its 8-byte trailer.
 
-    ``data`` is any C-contiguous buffer; a writable one is copied first. Checks every entry: magic,
-    both lengths, CRC-32, valid values, ascending last offsets. One bad byte raises
-    ``CorruptDataError`` with the position of the entry (and ``path``), since the rest cannot be
-    trusted either. With ``recover``, an incomplete last entry is left out and reported in
-    ``.torn`` instead. Releases the interpreter lock.
+    ``data`` is any C-contiguous buffer; a writable buffer is copied first. Every entry is checked:
+    magic, both lengths, CRC-32, valid values, ascending last offsets. One bad byte raises
+    ``CorruptDataError`` with the position of the entry (and ``path``), because then no entry can be
+    trusted. With ``recover``, an incomplete last entry raises no error: it is left out and reported
+    in ``.torn``. The interpreter lock is released meanwhile.
     """
     view = memoryview(data)
     frozen = data if view.readonly else bytes(view)
@@ -210,11 +211,11 @@ def encode_remote_log_index(
 ) -> bytes:
     """Encode one entry per row, contiguous, without a trailer.
 
-    The first five arguments are int arrays (or sequences of int) of one length. ``rdi`` is a
-    sequence of as many ``bytes`` of at most 32,721 each, or an `RdiColumn`. ``ValueError`` names
-    the row of the first invalid value. Valid: 0 <= first offset <= last offset, last offsets that
-    ascend strictly, 1 <= data length < 2^31; timestamps are any int64. Releases the interpreter
-    lock.
+    The first five arguments are int arrays (or sequences of int) of equal length. ``rdi`` is an
+    `RdiColumn`, or a sequence of ``bytes`` of at most 32,721 bytes each. The values must satisfy 0
+    <= first offset <= last offset and 1 <= data length < 2^31, and the last offsets must ascend
+    strictly; a timestamp may be any int64. Raises ``ValueError``, which names the row of the first
+    invalid value. The interpreter lock is released meanwhile.
     """
     columns = (
         _int64("first_offset", first_offset),
@@ -230,14 +231,14 @@ def encode_remote_log_index(
 
 
 def _int64(name: str, values: IntColumn) -> Int64Column:
-    """Convert a column to int64; ValueError for a value that does not fit or is not whole."""
+    """Convert a column to int64; raise ValueError for a value that does not fit or is not whole."""
     array = np.asarray(values)
     if array.dtype == np.int64:
         return np.ascontiguousarray(array)
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.dtype.kind == "f" and not isinstance(values, np.ndarray):
-        # numpy makes floats of Python integers that need more than one 64-bit type.
+        # numpy converts Python integers to floats when no single 64-bit type holds all of them.
         array = np.asarray(values, dtype=object)
     if not np.can_cast(array.dtype, np.int64, "safe"):
         _check_whole(name, array)
@@ -256,11 +257,13 @@ def _check_whole(name: str, array: npt.NDArray[Any]) -> None:
 
 
 def group_batches(table: BatchTable, key: str, *, group_bytes: int = DEFAULT_GROUP_BYTES) -> bytes:
-    """Encode the remoteLogIndex of a segment stored as the object ``key``, from scanned batches.
+    """Encode the remoteLogIndex of the segment whose log is the object ``key``, from its scanned
+    batches.
 
-    Each entry covers whole batches of at least ``group_bytes`` (the last one may be smaller). The
-    rdi is ``<key>:<byte position>``; the first timestamp is the first batch's base timestamp, the
-    last one the largest of the batches. Raises ``ValueError`` when batches are not contiguous.
+    Each entry covers whole batches of at least ``group_bytes`` in all; the last entry may be
+    smaller. The rdi is ``<key>:<byte position>``. The first timestamp is the base timestamp of the
+    first batch, and the last timestamp is the largest of the batches. Raises ``ValueError`` when
+    the batches are not contiguous.
     """
     return _core.encode_batch_runs(
         table.position,
@@ -277,8 +280,8 @@ def group_batches(table: BatchTable, key: str, *, group_bytes: int = DEFAULT_GRO
 def lookup_offset(entries: RemoteLogIndexEntries | Buffer, target_offset: int) -> int | None:
     """Return the row of the first entry with last offset >= `target_offset`, else None.
 
-    Bytes are decoded and verified on each call: decode once for several look-ups, or use
-    ``tierlog._hot.CachedIndex`` on a request path.
+    If ``entries`` is a buffer, each call decodes and verifies it. For several look-ups, decode it
+    once; on a request path, use ``tierlog._hot.CachedIndex``.
     """
     return _to_entries(entries).lookup_offset(target_offset)
 

@@ -1,9 +1,9 @@
-"""Copy segments to the remote tier and fetch ranges of them.
+"""Copy segments to the remote tier and fetch ranges of segments.
 
-`RemoteStorageManager` is KIP-405's interface of that name. `ObjectStorageManager` implements it
-over an object store with the formats of `layout` and `indexes`. A segment has a `.log` object and
-an `.indexes` object, written in this order and removed in reverse, so an `.indexes` object always
-means a complete segment.
+`RemoteStorageManager` is the interface of the same name in KIP-405. `ObjectStorageManager`
+implements it over an object store, with the formats of `layout` and `indexes`. A segment has a
+`.log` object and an `.indexes` object. They are written in this order and removed in reverse order,
+so a segment with an `.indexes` object is always complete.
 """
 
 from __future__ import annotations
@@ -53,21 +53,22 @@ _CHECK_CHUNK_BYTES = 4 << 20
 
 
 class RemoteStorageManager(Protocol):
-    """KIP-405's interface of that name: stores the bytes of segments and returns them.
+    """The interface of the same name in KIP-405: stores the bytes of segments and returns them.
 
     The log consists of Kafka's own bytes. The indexes are one object of tierlog (`indexes`), which
-    a manager stores and returns unchanged. Calls block and come from any thread. Each may raise
-    RemoteStorageError, whose ``retriable`` says whether to try again; a missing segment raises
-    RemoteResourceNotFoundError.
+    a manager stores and returns unchanged. Calls block and may come from any thread. Each call may
+    raise RemoteStorageError, whose ``retriable`` says whether the caller should try again. A
+    missing segment raises RemoteResourceNotFoundError.
 
-    A manager of another package subclasses this and implements the abstract methods. The setting
-    ``remote.log.storage.manager.class.name`` names it: an entry point of the group
-    ``tierlog.storage_managers``, or ``module:Class``. It is created without arguments and
-    configured before its first call. `tierlog.testing.StorageConformance` tests it.
+    A manager of another package subclasses this class and implements the abstract methods. The
+    setting ``remote.log.storage.manager.class.name`` names the manager's class, as an entry point
+    of the group ``tierlog.storage_managers`` or as ``module:Class``. The manager is created without
+    arguments, and `configure` is its first call. `tierlog.testing.StorageConformance` tests a
+    manager.
     """
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Accept the settings below the manager's prefix, without the prefix, plus
+        """Accept the settings that begin with the manager's prefix, without this prefix, plus
         ``tierlog.store.url``."""
         return
 
@@ -78,13 +79,13 @@ class RemoteStorageManager(Protocol):
 
     @property
     def store(self) -> ObjectStore | None:
-        """The store that holds the segments under tierlog's own keys (`layout`), so it can be
-        listed; None when only the metadata manager lists segments."""
+        """The store that holds the segments under tierlog's own keys (`layout`), so that callers
+        can list it. None when only the metadata manager can list the segments."""
         return None
 
     @property
     def is_local(self) -> bool:
-        """Whether segments are read without a server: see `ObjectStore`."""
+        """Whether this machine holds the segments; see `ObjectStore.is_local`."""
         return False
 
     def open_file(self, key: str) -> ReadFile | None:
@@ -96,8 +97,9 @@ class RemoteStorageManager(Protocol):
     def draft_log_segment_data(
         self, segment_id: RemoteLogSegmentId, start_offset: int, size_bytes: int
     ) -> Draft | None:
-        """Return a draft of the log for `copy_log_segment_data`. The scan of the segment writes it,
-        so the segment is read only once. None when the manager does not support drafts."""
+        """Return a draft of the log for `copy_log_segment_data`. The scan of the segment writes the
+        draft, so that the segment is read only once. Return None when the manager does not support
+        drafts."""
         return None
 
     @abstractmethod
@@ -109,17 +111,18 @@ class RemoteStorageManager(Protocol):
         *,
         before_chunk: Callable[[int], None] | None = None,
     ) -> bytes | None:
-        """Store the segment: the file `log` (a path, an open descriptor, or a draft with its
-        bytes), then `indexes`. Return custom metadata, which later calls find in `metadata`.
+        """Store the file `log` (a path, an open descriptor, or a draft that has its bytes), and
+        then `indexes`. Return custom metadata, which later calls find in `metadata`.
 
-        `before_chunk` gets the size of each chunk before it is sent, and may block or raise to
-        slow down or stop the upload. CorruptDataError when the file does not match `metadata`.
-        After an error nothing is removed: the caller decides when to delete.
+        Before each chunk is sent, `before_chunk` is called with its size. It may block to slow the
+        upload down, or raise to stop it. Raises CorruptDataError when the file does not match
+        `metadata`. After an error nothing is removed; the caller decides when to delete.
         """
 
     @abstractmethod
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove the segment; may be repeated, also after it failed half way."""
+        """Remove the segment. The call may be repeated, even after a call that removed only a
+        part."""
 
     # -- reading
 
@@ -132,8 +135,8 @@ class RemoteStorageManager(Protocol):
     ) -> Buffer:
         """Return bytes [`start_position`, `end_position`) of the log, in one request.
 
-        The end is exclusive (Kafka's is inclusive), and at most the segment's size; None means
-        the segment's end. Returns exactly these bytes, or raises RemoteStorageError.
+        The end is exclusive (in Kafka it is inclusive). An end of None, or beyond the segment's
+        end, means the segment's end. Returns exactly these bytes, or raises RemoteStorageError.
         """
 
     @abstractmethod
@@ -145,7 +148,7 @@ class RemoteStorageManager(Protocol):
     ) -> dict[IndexKind, memoryview]:
         """Return the sections `kinds` (all when None) of the indexes, with verified checksums.
 
-        CorruptDataError when they are damaged or belong to another segment.
+        Raises CorruptDataError when the indexes are damaged or belong to another segment.
         """
         header, _, data = self.fetch_whole_indexes(metadata)
         requested = IndexKind if kinds is None else kinds
@@ -156,8 +159,8 @@ class RemoteStorageManager(Protocol):
     ) -> tuple[IndexesHeader, RemoteLogSegmentMetadata, Buffer]:
         """Return header, metadata and bytes of the indexes, in one request.
 
-        Compares every checksum. CorruptDataError when the indexes are damaged or belong to
-        another segment.
+        Every checksum is compared. Raises CorruptDataError when the indexes are damaged or belong
+        to another segment.
         """
         data = self.fetch_index_object(metadata)
         header, description = verify_indexes(data, path=self._describe_indexes(metadata))
@@ -165,7 +168,7 @@ class RemoteStorageManager(Protocol):
         return header, description.metadata, data
 
     def _describe_indexes(self, metadata: RemoteLogSegmentMetadata) -> str:
-        """Return a name of the stored indexes for error messages."""
+        """Return the name of the stored indexes in error messages."""
         return f"{self.url}: indexes of {metadata.segment_id}"
 
     # -- remote data ids
@@ -175,8 +178,8 @@ class RemoteStorageManager(Protocol):
         return encode_rdi(metadata, position)
 
     def resolve_data_id(self, data_id: bytes, metadata: RemoteLogSegmentMetadata) -> int:
-        """Return the byte position in that segment which a remote data id names. The id is
-        untrusted: CorruptDataError unless `encode_data_id` could have made it for the segment."""
+        """Return the byte position in the segment that a remote data id names. The id is untrusted.
+        Raises CorruptDataError unless `encode_data_id` could have made the id for this segment."""
         key, position = parse_rdi(data_id, metadata.topic_id_partition)
         if str(key) != log_key(metadata):
             raise CorruptDataError(
@@ -194,8 +197,8 @@ class RemoteStorageManager(Protocol):
     ) -> tuple[Problem, ...]:
         """Return findings about the stored segment; empty when it is intact.
 
-        With `deep`, reads and compares every byte. A store that does not answer is an error, not
-        a finding.
+        With `deep`, the whole log is read and its checksum is compared. If the store does not
+        answer, an error is raised instead of a finding returned.
         """
         name, expected = str(metadata.segment_id), metadata.log_crc32c
         try:
@@ -214,16 +217,17 @@ class RemoteStorageManager(Protocol):
     def verify_copy(
         self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
     ) -> tuple[Problem, ...]:
-        """Verify a segment right after its copy with these indexes; see `verify`."""
+        """Verify a segment right after it was copied with `indexes`; see `verify`."""
         return self.verify(metadata)
 
     def close(self) -> None:
-        """Release the manager's resources; may be called again."""
+        """Release the manager's resources. The call may be repeated."""
         return
 
 
 class ObjectStorageManager(RemoteStorageManager):
-    """Segments in one object store, as `.log` and `.indexes` objects under the keys of `layout`."""
+    """Keeps segments in one object store, as `.log` and `.indexes` objects under the keys of
+    `layout`."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -256,9 +260,9 @@ class ObjectStorageManager(RemoteStorageManager):
     ) -> bytes | None:
         """See `RemoteStorageManager`.
 
-        The bytes are checksummed during the upload, and the object becomes visible only when size
-        and CRC-32C equal those of `metadata`: CorruptDataError when the file has changed since its
-        scan. The bytes of a draft were checksummed when it was written.
+        The bytes are checksummed during the upload, and the object becomes visible only if size and
+        CRC-32C equal the values in `metadata`. Raises CorruptDataError when the file has changed
+        since its scan. The bytes of a draft were checksummed when the draft was written.
         """
         if metadata.log_crc32c is None:
             raise ValueError(f"{metadata.segment_id}: expected a log checksum, found none")
@@ -275,7 +279,8 @@ class ObjectStorageManager(RemoteStorageManager):
         return None
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
-        """Remove the segment's objects; may be repeated, also after a failure half way."""
+        """Remove the segment's objects. The call may be repeated, even after a call that removed
+        only one object."""
         self._store.delete(indexes_key(metadata))
         self._store.delete(log_key(metadata))
 
@@ -309,7 +314,7 @@ class ObjectStorageManager(RemoteStorageManager):
         return self._store.is_local
 
     def open_file(self, key: str) -> ReadFile | None:
-        """See `RemoteStorageManager`; the caller must not keep the file."""
+        """See `RemoteStorageManager`. The caller must not keep the file."""
         return self._store.open_file(key)
 
     def fetch_indexes(
@@ -317,7 +322,7 @@ class ObjectStorageManager(RemoteStorageManager):
     ) -> dict[IndexKind, memoryview]:
         """See `RemoteStorageManager`.
 
-        Takes one request when the sections are within the first 16 KiB, else two.
+        This takes one request when the sections are within the first 16 KiB, else two requests.
         """
         key = indexes_key(metadata)
         header, first = read_indexes_header(self._store, key)
@@ -328,7 +333,7 @@ class ObjectStorageManager(RemoteStorageManager):
         return {kind: sections[kind] for kind in requested}
 
     def fetch_index_object(self, metadata: RemoteLogSegmentMetadata) -> Buffer:
-        # The store returns fewer bytes when the object ends; the header states the object's size.
+        # The store returns fewer bytes at the object's end. The header states the object's size.
         return self._store.get_range(indexes_key(metadata), 0, MAX_INDEXES_BYTES)
 
     def _describe_indexes(self, metadata: RemoteLogSegmentMetadata) -> str:
@@ -341,16 +346,17 @@ class ObjectStorageManager(RemoteStorageManager):
     ) -> tuple[Problem, ...]:
         """Return findings about the segment's two objects; empty when they are intact.
 
-        Compares sizes, the `.indexes` header and its description; with `deep` every checksum,
-        which reads all bytes. A store that does not answer is an error, not a finding.
+        Sizes, the `.indexes` header and its description are compared. With `deep`, all bytes are
+        read and every checksum is compared. If the store does not answer, an error is raised
+        instead of a finding returned.
         """
         return (*self._verify_log(metadata, deep), *self._verify_indexes(metadata, deep))
 
     def verify_copy(
         self, metadata: RemoteLogSegmentMetadata, indexes: Buffer
     ) -> tuple[Problem, ...]:
-        """Verify right after a copy: compares the first bytes of the `.indexes` object with
-        `indexes` instead of decoding them again."""
+        """Verify a segment right after its copy. The first bytes of the `.indexes` object are
+        compared with `indexes` instead of being decoded again."""
         return (*self._verify_log(metadata, deep=False), *self._compare_indexes(metadata, indexes))
 
     def _verify_log(self, metadata: RemoteLogSegmentMetadata, deep: bool) -> Iterator[Problem]:
@@ -428,7 +434,8 @@ def _wrong_checksum(key: str, expected: int, found: int) -> Problem:
 
 
 def _check_indexes(metadata: RemoteLogSegmentMetadata, indexes: Buffer) -> None:
-    """Last check before storing: the indexes are complete, valid and of this segment."""
+    """Check, before the indexes are stored, that they are complete, valid and belong to this
+    segment."""
     header, description = verify_indexes(indexes, path=f"indexes of {metadata.segment_id}")
     for kind in header.kinds:
         header.section(kind)
@@ -472,7 +479,8 @@ def _same_segment(one: RemoteLogSegmentMetadata, other: RemoteLogSegmentMetadata
 
 @contextmanager
 def _opened_log(log: int | str | os.PathLike[str]) -> Iterator[tuple[int, str]]:
-    """Yield descriptor and name of the file to copy; a caller's own descriptor stays open."""
+    """Yield descriptor and name of the file to copy. A descriptor that the caller passed stays
+    open."""
     if isinstance(log, int):
         yield log, f"descriptor {log}"
         return
@@ -489,7 +497,8 @@ def _read_verified_chunks(
     metadata: RemoteLogSegmentMetadata,
     before_chunk: Callable[[int], None] | None,
 ) -> Iterator[bytes]:
-    """Yield the file in chunks; CorruptDataError unless size and checksum match the scan's."""
+    """Yield the file in chunks. Raises CorruptDataError unless size and checksum equal those that
+    the scan found."""
     size_bytes = metadata.segment_size_bytes
     file_size = os.fstat(descriptor).st_size
     if file_size != size_bytes:

@@ -1,15 +1,15 @@
-"""Archives of topics without an id: their derived ids, and the ids that topics got later.
+"""Ids for the archives of topics that had no id: derived ids, and the ids that topics got later.
 
 Brokers up to 2.7 give topics no ids. tierlog archives such a topic under an id that it derives from
 the cluster id and the topic name (`tierlog.types.derived_topic_id`). When the cluster later gives
-the topic an id, the archive keeps the derived one. Two small objects record this:
+the topic an id, the archive keeps the derived id. Two small objects record this:
 
     topic-ids/<topic>-<derived id>.derived      the topic is archived under this derived id
     topic-ids/<topic>-<derived id>.adopted      the topic's own id, which it got later
 
 Both are UTF-8 JSON, ``{"format_version": 1, "topic": text}``; the second also has ``"topic_id"``.
-They are created with if-none-match and never change: a topic that is recreated under the same name
-gets another id and so its own archive.
+They are created with if-none-match and never change. A topic that is recreated under the same name
+gets another id, and therefore its own archive.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class StoredTopicIds:
                 self.adopted[derived_id] = self._read_adopted_id(info.key, info.size_bytes)
 
     def mark_derived(self, topic: str, derived_id: str) -> None:
-        """Record that the topic is archived under a derived id; may be repeated."""
+        """Record that the topic is archived under a derived id. The call may be repeated."""
         if derived_id not in self.derived:
             self._store.put_if_absent(_key(topic, derived_id, _DERIVED), _encode_json(topic=topic))
             self.derived.add(derived_id)
 
     def adopt(self, topic: str, derived_id: str, topic_id: str) -> str:
         """Record that the archive belongs to the topic `topic_id`; return the recorded id. When
-        several sidecars try, the first one decides."""
+        several sidecars call this, the id of the first call is recorded."""
         key = _key(topic, derived_id, _ADOPTED)
         if self._store.put_if_absent(key, _encode_json(topic=topic, topic_id=topic_id)):
             self.adopted[derived_id] = topic_id
@@ -88,7 +88,7 @@ class StoredTopicIds:
 
 
 def adopted_topic_ids(store: ObjectStore) -> dict[str, str]:
-    """Return the ids that archived topics got later, by the derived ids of their archives."""
+    """Return a dict from the derived id of an archive to the id that its topic got later."""
     stored = StoredTopicIds(store)
     stored.load()
     return stored.adopted

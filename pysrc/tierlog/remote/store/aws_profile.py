@@ -1,7 +1,7 @@
 """Read credentials, region and endpoint from `~/.aws/credentials` and `~/.aws/config`.
 
-obstore reads only the environment and AWS's own services; it does not read these files. As with
-the AWS command line, credentials in the environment win over those of a profile.
+obstore reads only the environment and AWS's own services; it does not read these files. As with the
+AWS command line, credentials in the environment take precedence over a profile's credentials.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from tierlog.log.files import printable
 
 __all__ = ["profile_options"]
 
-# When one of these variables is set, the environment has credentials and the profile's are unused.
+# When one of these variables is set, the environment has credentials, so the profile's credentials
+# are not used.
 _OTHER_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -29,7 +30,7 @@ _CREDENTIALS = {
     "aws_secret_access_key": "secret_access_key",
     "aws_session_token": "token",
 }
-# Name of the option, its key in a profile, and the variables that win over the profile.
+# Name of the option, its key in a profile, and the variables that take precedence over the profile.
 _OPTIONS = (
     ("region", "region", ("AWS_REGION", "AWS_DEFAULT_REGION")),
     ("endpoint", "endpoint_url", ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")),
@@ -41,7 +42,7 @@ def profile_options(environ: Mapping[str, str], given: Iterable[str]) -> dict[st
     """Return options for obstore from the profile `AWS_PROFILE`, or from the default profile.
 
     ``given`` are the names of options that the caller has set. Raises ConfigError when the profile
-    is missing, or when only the AWS command line can get its credentials.
+    is missing, or when only the AWS command line can get the profile's credentials.
     """
     plain = {name.lower().removeprefix("aws_") for name in given}
     name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
@@ -69,7 +70,8 @@ def profile_options(environ: Mapping[str, str], given: Iterable[str]) -> dict[st
 
 
 def _read_profiles(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the keys of every profile in both files; the credentials file wins."""
+    """Return the keys of every profile in both files. A key of the credentials file takes
+    precedence."""
     home = environ.get("HOME", "")
     config = environ.get("AWS_CONFIG_FILE") or os.path.join(home, ".aws", "config")
     file = environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.join(home, ".aws", "credentials")

@@ -1,4 +1,5 @@
-"""Refuse to use a native library after a fork: its threads do not exist in the child process."""
+"""Refuse to use a native library after a fork, because the library's threads do not exist in the
+child process."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class ForkGuard:
         self._broken = self._broken or self._used
 
     def enter(self, url: str) -> None:
-        """Record a use. Raises ConfigError in a child of a process that had used the library."""
+        """Record that this process uses the library. Raises ConfigError in a child of a process
+        that had used it."""
         if self._broken:
             raise ConfigError(
                 f"{url}: this process was forked from one that had used {self._library}, and "

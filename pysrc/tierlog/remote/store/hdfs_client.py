@@ -1,14 +1,15 @@
-"""Calls of hdfs-native with a deadline, each in a worker thread that can be abandoned.
+"""Call hdfs-native with a deadline. Each call runs in a worker thread that the caller can abandon.
 
 hdfs-native waits for a silent NameNode without limit. Here the caller waits for a worker thread
-until the deadline and then continues without it. A client whose call timed out is replaced, since
-it would keep asking the dead connection; the next call opens a new one. Abandoned calls that have
-not ended are counted, and above a limit no new call begins: a NameNode that accepts connections and
-never answers costs a bounded number of threads, not one per attempt.
+until the deadline and then continues without it. After a timeout, the next call opens a new client,
+since the old client would keep using the dead connection. Abandoned calls that have not ended are
+counted. Above a limit, no new call begins, so a NameNode that accepts connections and never answers
+costs a bounded number of threads instead of one per attempt.
 
-hdfs-native's coroutines can be cancelled, but are not used: they are polled inside the interpreter,
-and when a connection breaks while a call begins, hdfs-native's listener and the interpreter
-deadlock. Its file objects are not used either: their destructors close them, which can block.
+hdfs-native's coroutines can be cancelled, but they are not used here: they are polled inside the
+interpreter, and if a connection breaks while a call begins, hdfs-native's listener and the
+interpreter deadlock. hdfs-native's file objects are not used either, because their destructors
+close the file, which can block.
 
 An abandoned call may still take effect later. `HdfsStore` is built so that this does no harm.
 """
@@ -33,23 +34,24 @@ from tierlog.remote.store.fork_guard import ForkGuard
 __all__ = ["CallFailedError", "Failure", "HdfsClient", "HdfsConnection", "HdfsOptions"]
 
 _MAX_TEXT = 300
-# Limit of abandoned calls to one cluster that have not ended.
+# Limit on the number of abandoned calls to one cluster that have not ended.
 _MAX_STUCK = 32
-# Limit of background calls to one cluster; above it, background work is postponed.
+# Limit on the number of background calls to one cluster. Above it, background tasks are postponed.
 _MAX_BACKGROUND = 8
 _MAX_IDLE_WORKERS = 32
 # How long the end of the process waits for active calls.
 _GRACE_S = 2.0
-# Closing a client waits for its threads, and one of them may be resolving a host name.
+# Time before an unused client is closed. Closing waits for the client's threads, and a thread may
+# be resolving a host name.
 _QUIET_MS = 60_000
 _MAX_SOCKET_TIMEOUT_MS = 60_000
 
 _FAILED = re.compile(r"(\w+)(?:\((.*))?", re.DOTALL)
 _REMOTE = re.compile(r'"([\w.$]+)", "(.*)', re.DOTALL)
-# Where a message continues with a stack trace, a list of machines or the next line.
+# Matches where a message continues with a stack trace, a list of machines or a further line.
 _TAIL = re.compile(r'\\n|\n|: \[|"\)*$')
 
-# Classes of errors, as the NameNode or hdfs-native names them, that a retry cannot cure.
+# Names that the NameNode or hdfs-native gives to errors that a retry cannot cure.
 _PERMANENT = frozenset(
     {
         "AccessControlException",
@@ -91,7 +93,7 @@ class Failure(Enum):
 
 
 class CallFailedError(Exception):
-    """A call of hdfs-native failed; never leaves the store."""
+    """A call of hdfs-native failed. `HdfsStore` converts this error before it reaches a caller."""
 
     def __init__(self, failure: Failure, text: str, *, retriable: bool = False) -> None:
         super().__init__(text)
@@ -102,11 +104,12 @@ class CallFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HdfsOptions:
-    """The options of `open_store` for `hdfs://`. Only ``timeout_s`` is tierlog's own.
+    """The options of `open_store` for `hdfs://`.
 
-    ``timeout_s`` bounds each wait for HDFS. ``config`` holds Hadoop settings, which win over the
-    files in ``config_dir`` (or where ``HADOOP_CONF_DIR`` and ``HADOOP_HOME`` point to).
-    ``replication`` and ``block_size_bytes`` of new files default to the cluster's.
+    ``timeout_s`` bounds each wait for HDFS. ``config`` holds Hadoop settings. They take precedence
+    over the files in ``config_dir`` (by default, the folder that ``HADOOP_CONF_DIR`` or
+    ``HADOOP_HOME`` names). ``replication`` and ``block_size_bytes`` apply to new files; the
+    defaults are the cluster's settings.
     """
 
     timeout_s: float = 30.0
@@ -119,10 +122,12 @@ class HdfsOptions:
     block_size_bytes: int | None = None
 
     def settings(self, *, single: bool) -> dict[str, str]:
-        """Return `config` plus the settings that the deadline needs; `single` means one NameNode.
+        """Return `config` plus the settings that the deadline needs. `single` says that the cluster
+        has one NameNode.
 
-        Several NameNodes are tried in random order, so a new client may find a responsive one.
-        Failover inside hdfs-native pauses only briefly: tierlog's own attempts take longer pauses.
+        Several NameNodes are tried in random order, so a new client may find a NameNode that
+        answers. Failover inside hdfs-native pauses only briefly, because tierlog pauses longer
+        between its own attempts.
         """
         socket_timeout_ms = min(_MAX_SOCKET_TIMEOUT_MS, max(1, int(self.timeout_s * 1000) // 3))
         return {
@@ -135,7 +140,7 @@ class HdfsOptions:
         }
 
     def client_fields(self) -> tuple[object, ...]:
-        """Return the options that need a client of their own when they differ."""
+        """Return the options that belong to a client. Stores with equal values share a client."""
         return (
             tuple(sorted(self.settings(single=True).items())),
             self.config_dir,
@@ -146,7 +151,8 @@ class HdfsOptions:
 
 
 class HdfsClient:
-    """A client of hdfs-native; it is closed at least `_QUIET_MS` after its last user dropped it."""
+    """A client of hdfs-native. It is closed at least `_QUIET_MS` after the last reference to it was
+    dropped."""
 
     __slots__ = ("_ended", "_now_ms", "native")
 
@@ -160,7 +166,8 @@ class HdfsClient:
 
 
 class _Clusters:
-    """The clients of this process, one per cluster and options, and the counts of stuck calls."""
+    """The clients of this process, one for each cluster and set of options, and the counts of
+    abandoned calls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -169,7 +176,7 @@ class _Clusters:
         self._ended: deque[tuple[int, Any]] = deque()
 
     def client(self, kind: object, opened: Callable[[], Any]) -> HdfsClient:
-        """Return the client of that kind, or open one."""
+        """Return the client of `kind`; open it if there is none."""
         with self._lock:
             client = self._clients.get(kind)
             if client is None:
@@ -180,7 +187,7 @@ class _Clusters:
         return client
 
     def drop_client(self, kind: object, client: HdfsClient) -> None:
-        """Stop handing out this client; callers that hold it may continue to use it."""
+        """Stop returning this client from `client`. Callers that hold it may continue to use it."""
         with self._lock:
             if self._clients.get(kind) is client:
                 del self._clients[kind]
@@ -211,7 +218,7 @@ class _Call(Future[_Result]):
                 _clusters.count_stuck(self._kind, 1)
 
     def run(self) -> None:
-        """Execute the call in the worker; the result reaches only a caller that still waits."""
+        """Execute the call in the worker. Only a caller that still waits gets the result."""
         result, error = None, None
         try:
             result = self._work()
@@ -221,7 +228,7 @@ class _Call(Future[_Result]):
             self._ended = True
             if self.left_behind:
                 _clusters.count_stuck(self._kind, -1)
-        # Objects that the call holds, above all a client, are released before it reports its end.
+        # Release the objects that the call holds, above all a client, before it reports its end.
         del self._work
         if error is not None:
             self.set_exception(error)
@@ -260,7 +267,7 @@ class _Workers:
             self._idle.append(calls)
 
     def _wait_for_calls(self) -> None:
-        """Let active calls end before the interpreter shuts down; they run native code."""
+        """Let active calls end before the interpreter shuts down, because they run native code."""
         wait(list(self._running), timeout=_GRACE_S)
 
 
@@ -270,7 +277,7 @@ _workers = _Workers()
 
 
 class HdfsConnection:
-    """Connection to a cluster through hdfs-native; `call` is the only way to use it."""
+    """Connection to a cluster through hdfs-native. All requests go through `call` and `attempt`."""
 
     def __init__(self, url: str, options: HdfsOptions) -> None:
         """`url` names the cluster alone, ``hdfs://host:port`` or ``hdfs://nameservice``.
@@ -287,11 +294,12 @@ class HdfsConnection:
                 f"{url}: hdfs:// stores need the extra 'hdfs': pip install 'tierlog[hdfs]'"
             ) from error
         self._native = hdfs_native
-        # Refuses bad settings before the first call. The client is not kept: a fork may follow.
+        # This refuses bad settings before the first call. The client is not kept, because the
+        # process may fork.
         self._open_native_client()
 
     def client(self) -> HdfsClient:
-        """Return the client for new calls; a call that timed out replaces it."""
+        """Return the client for new calls. After a call that timed out, this is a new client."""
         _fork_guard.enter(self.url)
         return _clusters.client(self._kind, self._open_native_client)
 
@@ -303,7 +311,8 @@ class HdfsConnection:
         client: HdfsClient | None = None,
         after_timeout: Callable[[Any], object] | None = None,
     ) -> _Result:
-        """Return the result of `step(client)`, on the current client unless one is given.
+        """Return the result of `step(client)`. `client` is the current client unless the caller
+        passes another one.
 
         Raises CallFailedError when the call fails or times out. When `step` ends after the
         timeout, `after_timeout(client)` is called.
@@ -346,9 +355,9 @@ class HdfsConnection:
             ) from None
 
     def attempt(self, step: Callable[[Any], object]) -> bool:
-        """Start `step` in the background; its result and its errors are ignored.
+        """Start `step` in the background. Its result and its errors are ignored.
 
-        Returns False, without starting it, when too many such calls are active.
+        If too many background calls are active, `step` is not started and the method returns False.
         """
         background = ("background", self._kind)
         if _clusters.stuck(background) >= _MAX_BACKGROUND:
@@ -360,7 +369,7 @@ class HdfsConnection:
         return True
 
     def write_options(self) -> Any:
-        """Return the options for a new file, which must not exist."""
+        """Return the options for creating a file that must not exist yet."""
         return self._native.WriteOptions(
             block_size=self._options.block_size_bytes,
             replication=self._options.replication,
@@ -400,7 +409,8 @@ def _to_call_error(error: Exception) -> CallFailedError:
         return CallFailedError(
             Failure.REFUSED if refused else Failure.LOST, _first_line(text), retriable=not refused
         )
-    # A RuntimeError's text is the name and the fields of hdfs-native's error as Rust prints them.
+    # The text of a RuntimeError consists of the name and the fields of hdfs-native's error, as Rust
+    # prints them.
     found = _FAILED.match(text)
     kind, detail = (found[1], found[2] or "") if found else ("", text)
     remote = _REMOTE.match(detail) if kind in ("RPCError", "FatalRPCError") else None

@@ -1,21 +1,24 @@
-"""`hdfs://` store: one file per object beneath a folder, through hdfs-native (the extra ``hdfs``).
+"""The `hdfs://` store, which keeps one file per object beneath a folder. It uses hdfs-native (the
+extra ``hdfs``).
 
 A put writes a hidden file in the object's own folder (``.tierlog-<random>.tmp``), closes it and
-renames it. A closed file is as durable as HDFS makes it: every DataNode of the pipeline has
-acknowledged the bytes (on its disk only with the cluster's ``dfs.datanode.synconclose``). A rename
-in HDFS is atomic and refuses a name that exists: one of several writers wins, and a reader sees the
-whole object or nothing. When the answer to a rename is lost, the store checks where the file is and
-deletes the hidden file, so that a delayed rename fails. A crash can leave a hidden file; listings
-skip it, and the next store that writes into that folder removes those older than a day.
+renames it. When a file is closed, every DataNode of the pipeline has acknowledged the bytes. They
+are on the DataNodes' disks only if the cluster sets ``dfs.datanode.synconclose``. A rename in HDFS
+is atomic and refuses a name that exists. So only one of several writers succeeds, and a reader sees
+the whole object or nothing. When the answer to a rename is lost, the store checks where the file is
+and deletes the hidden file, so that a delayed rename fails. A crash can leave a hidden file.
+Listings skip hidden files, and the next store that writes into that folder removes hidden files
+older than a day.
 
 No wait for HDFS is longer than ``timeout_s``, whatever the NameNode does. Idempotent calls are
-retried a few times when their error may pass.
+retried a few times when a retry may succeed.
 
-Names that HDFS reserves (a colon, ``.snapshot``, ``.reserved``) are percent-encoded; the keys of
-segments and markers contain none and stay unchanged. Empty folders stay.
+Names that HDFS reserves (a colon, ``.snapshot``, ``.reserved``) are percent-encoded. The keys of
+segments and markers contain no such names, so they are unchanged. Empty folders are not removed.
 
-A store may be pickled; the copy opens its own connections from the URL, the given options and the
-Hadoop settings of its machine. A process forked from one that had used HDFS is refused.
+A store may be pickled. The copy opens its own connections from the URL, the given options and the
+Hadoop settings of its machine. A process that was forked after its parent had used HDFS may not use
+the store.
 """
 
 from __future__ import annotations
@@ -60,13 +63,14 @@ if TYPE_CHECKING:
 
 __all__ = ["HdfsStore", "open_hdfs_store"]
 
-# hdfs-native copies its input; a chunk of this size outweighs the cost of a worker thread.
+# hdfs-native copies its input. With chunks of this size, the cost of using a worker thread is
+# small.
 _CHUNK_BYTES = 1 << 20
 _LIST_PAGE = 1_000
 _ATTEMPTS = 6
 _FIRST_PAUSE_MS = 100
 _LEFTOVER_MS = 24 * 3_600_000
-# How long a put that failed waits for the removal of its hidden file.
+# Longest time that a failed put waits for the removal of its hidden file.
 _REMOVE_S = 2.0
 _RESERVED = (".snapshot", ".reserved")
 _ENCODED = re.compile("[%:]")
@@ -75,7 +79,8 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writing:
-    """An object being written: an open hidden file, and the client that opened it."""
+    """An object that is being written: its open hidden file, and the client that opened this
+    file."""
 
     client: HdfsClient
     file: Any
@@ -83,7 +88,7 @@ class _Writing:
 
 
 class HdfsStore(ObjectStore):
-    """Objects as files of an HDFS cluster; made by `open_store`."""
+    """Keeps objects as files of an HDFS cluster. `open_store` creates it."""
 
     def __init__(
         self,
@@ -93,7 +98,8 @@ class HdfsStore(ObjectStore):
         clock: Clock | None = None,
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        """`url` is ``hdfs://host:port/folder``, or uses a name service of the Hadoop settings."""
+        """`url` is ``hdfs://host:port/folder``, or names a name service of the Hadoop settings
+        instead of host and port."""
         self._options = options or HdfsOptions()
         self._clock = clock or SystemClock()
         self._random_bytes = random_bytes
@@ -170,7 +176,8 @@ class HdfsStore(ObjectStore):
         return [key for key in keys if key is not None]
 
     def _entries(self, folder: str) -> Iterator[Any]:
-        """Yield the direct entries of `folder`, page by page; none if the folder is missing."""
+        """Yield the direct entries of `folder`, page by page. Yield nothing if the folder is
+        missing."""
         path = f"{self._root}/{_encode_key(folder)}".rstrip("/") or "/"
         seen: set[str] = set()
         listing: Any = None
@@ -238,8 +245,8 @@ class HdfsStore(ObjectStore):
     def _begin_file(self, path: str, first: bytes) -> _Writing:
         """Create a hidden file beside `path` and write the first chunk.
 
-        The first write connects to the DataNodes. When one of them is gone, it fails here, and a
-        retry creates a file that may get others.
+        The first write connects to the DataNodes. If a DataNode is down, the write fails here, and
+        a retry creates a new file, which may get other DataNodes.
         """
         folder = path.rpartition("/")[0]
         name = f"{TEMPORARY_PREFIX}{self._random_bytes(16).hex()}{TEMPORARY_SUFFIX}"
@@ -268,7 +275,8 @@ class HdfsStore(ObjectStore):
         *,
         overwrite: bool,
     ) -> bool:
-        """Write the rest and publish; False when the name exists and must stay.
+        """Write the remaining bytes and publish the object. Return False if the name exists and
+        must not be replaced.
 
         Exceptions of the iterator `pieces` propagate unchanged.
         """
@@ -282,7 +290,8 @@ class HdfsStore(ObjectStore):
         self._connection.call(lambda _: writing.file.write(piece), client=writing.client)
 
     def _close_checked(self, writing: _Writing, size_bytes: int) -> None:
-        """Close the file and check its size: HDFS would also rename a file that is still open."""
+        """Close the file and check its size, because HDFS would also rename a file that is still
+        open."""
 
         def close(client: Any) -> int:
             writing.file.close()
@@ -314,9 +323,11 @@ class HdfsStore(ObjectStore):
     def _settle_rename(
         self, temporary: str, path: str, size_bytes: int, lost: CallFailedError
     ) -> None:
-        """Find out whether a rename without an answer has happened; if not, prevent it.
+        """Find out whether a rename without an answer took effect. If it did not, prevent it from
+        taking effect later.
 
-        Raises CallFailedError when it has not happened, or when that cannot be found out.
+        Raises CallFailedError when the rename did not take effect, or when this cannot be found
+        out.
         """
         half_s = self._options.timeout_s / 2
         unknown = CallFailedError(
@@ -369,7 +380,8 @@ class HdfsStore(ObjectStore):
             raise
 
     def _remove_hidden_file(self, temporary: str, *, silent: bool) -> None:
-        """Delete a hidden file, best effort; in the background after a NameNode was `silent`."""
+        """Try to delete a hidden file. If the NameNode was `silent`, this is done in the
+        background."""
         if silent:
             self._connection.attempt(lambda client: client.delete(temporary, False))
             return
@@ -386,12 +398,13 @@ class HdfsStore(ObjectStore):
         self._cleaned_folders.add(folder)
 
         def sweep(client: Any) -> None:
-            # Ages by the NameNode's clock, not ours: a put has just changed this folder.
+            # Measure ages by the NameNode's clock: a put has just changed this folder, so its
+            # modification time is the present time.
             changed_ms = client.get_file_info(folder or "/").modification_time
             oldest_ms = changed_ms - _LEFTOVER_MS
             for seen, status in enumerate(client.list_status(folder or "/", False)):
                 name = status.path.rpartition("/")[2]
-                # Entries come sorted by name, and hidden files before segments.
+                # HDFS sorts entries by name, so hidden files come before segments.
                 if seen > _LIST_PAGE or (
                     name.isascii() and name[: len(TEMPORARY_PREFIX)] > TEMPORARY_PREFIX
                 ):
@@ -411,7 +424,7 @@ class HdfsStore(ObjectStore):
     def _call_with_retries(
         self, step: Callable[[Any], _Result], *, within_s: float | None = None
     ) -> _Result:
-        """Return the result of an idempotent call; all its attempts share the deadline."""
+        """Return the result of an idempotent call. All its attempts share one deadline."""
         total_s = self._options.timeout_s if within_s is None else within_s
         ends_ms = self._clock.monotonic_ms() + int(total_s * 1000)
 
@@ -422,7 +435,7 @@ class HdfsStore(ObjectStore):
         return self._retry(attempt, ends_ms=ends_ms)
 
     def _retry(self, attempt: Callable[[], _Result], *, ends_ms: int | None = None) -> _Result:
-        """Repeat `attempt` a few times while its error may pass, but not after a timeout."""
+        """Repeat `attempt` a few times while its error is retriable, but not after a timeout."""
         if ends_ms is None:
             ends_ms = self._clock.monotonic_ms() + int(self._options.timeout_s * 1000)
         for number in count(1):
@@ -437,7 +450,8 @@ class HdfsStore(ObjectStore):
         raise AssertionError("unreachable")
 
     def _pause_ms(self, number: int) -> int:
-        """Return the pause before the next attempt: doubled each time, minus up to half of it."""
+        """Return the pause before the next attempt. It doubles each time, and is reduced by a
+        random part of up to half."""
         longest_ms = _FIRST_PAUSE_MS << (number - 1)
         return longest_ms - longest_ms * self._random_bytes(1)[0] // 512
 
@@ -445,7 +459,8 @@ class HdfsStore(ObjectStore):
     def _storage_errors(self, what: str, *, put: bool = False) -> Iterator[None]:
         """Convert failed calls into storage errors; `what` is the key or the call.
 
-        A file that a `put` finds missing is its own hidden file, and a retry writes it again.
+        If a `put` finds a file missing, it is the put's own hidden file, and a retry writes it
+        again.
         """
         try:
             yield
@@ -489,7 +504,7 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _encode_key(key: str) -> str:
-    """Return the file path for a key; names that HDFS reserves are percent-encoded."""
+    """Return the file path for a key. Names that HDFS reserves are percent-encoded."""
     return "/".join(_encode_component(component) for component in key.split("/"))
 
 
@@ -500,7 +515,7 @@ def _encode_component(component: str) -> str:
 
 
 def _decode_key(folder: str, name: str) -> str | None:
-    """Return the key of the entry `name` in `folder`; None if it is the name of no key.
+    """Return the key of the entry `name` in `folder`; None if no key has this name.
 
     The folder may hold files of other programs, and half-written files.
     """
@@ -513,7 +528,7 @@ def _decode_key(folder: str, name: str) -> str | None:
 
 
 def _join_chunks(chunks: Iterable[Buffer]) -> Iterator[bytes]:
-    """Yield the same bytes in chunks of `_CHUNK_BYTES`; the last one may be shorter."""
+    """Yield the same bytes in chunks of `_CHUNK_BYTES`; the last chunk may be shorter."""
     held: list[memoryview] = []
     size_bytes = 0
     for chunk in chunks:

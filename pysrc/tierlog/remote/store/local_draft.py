@@ -1,4 +1,4 @@
-"""Objects of a `file://` store that are written while their bytes are read elsewhere.
+"""Drafts: objects of a `file://` store that a caller writes while it reads the bytes elsewhere.
 
 A draft is a file without a name (``O_TMPFILE``). It is invisible, and the kernel removes it when
 the process ends. `put` makes it durable and then gives it its name.
@@ -17,11 +17,11 @@ from tierlog.remote.store.object_store import already_exists, storage_error
 __all__ = ["LocalDraft", "link_nameless", "open_nameless"]
 
 _FLAGS = os.O_WRONLY | os.O_CLOEXEC
-# Errors of `open` when the kernel or the file system has no files without a name.
+# Errors of `open` when the kernel or the file system does not support files without a name.
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
 
-# Errors when security rules of the system forbid naming such a file. A full disk or a
-# removed folder fails in other ways.
+# Errors when security rules of the system forbid giving such a file a name. A full disk or a
+# removed folder causes other errors.
 _FORBIDDEN = frozenset(
     {
         errno.EPERM,
@@ -36,8 +36,9 @@ _FORBIDDEN = frozenset(
 
 
 def open_nameless(folder: int, *, names_known: bool = False) -> int | None:
-    """Open a new file without a name in an open folder; None where the system cannot name it.
-    ``names_known`` says that another one was opened just now, so the check can be skipped."""
+    """Open a new file without a name in an open folder; return None when the system cannot give
+    such a file a name later. With ``names_known`` this check is skipped: the caller has just opened
+    another such file."""
     flags = getattr(os, "O_TMPFILE", None)
     if flags is None:
         return None
@@ -70,8 +71,9 @@ def _descriptor_path(descriptor: int) -> str:
 class LocalDraft:
     """Draft of the object `key` in the store at ``url``; see `Draft`. A context manager.
 
-    It closes the open `folder` and `descriptor`. ``failed`` makes the store's error of an OSError;
-    ``unnamed`` is called when the system refuses to give the file a name.
+    The draft owns the open `folder` and `descriptor`, and closes them. ``failed`` converts an
+    OSError to the store's error; ``unnamed`` is called when the system refuses to give the file a
+    name.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class LocalDraft:
         return self._holds
 
     def fileno(self) -> int:
-        """Return the descriptor to write through; ClosedError after close."""
+        """Return the descriptor to which the caller writes; raise ClosedError after `close`."""
         if self._descriptor < 0:
             raise ClosedError(f"{self.name}: this draft is closed")
         return self._descriptor
@@ -130,7 +132,8 @@ class LocalDraft:
         return self._failed(self.key, error)
 
     def put(self) -> None:
-        """Make the object visible and durable, or raise RemoteStorageError; never replaces one."""
+        """Make the object visible and durable, or raise RemoteStorageError. An existing object is
+        never replaced."""
         descriptor = self.fileno()
         if self._holds is None:
             raise ValueError(f"{self.name}: expected a call of wrote before put, found none")

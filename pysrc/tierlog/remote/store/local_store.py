@@ -1,12 +1,13 @@
-"""`file://` store: one file per object beneath a root folder.
+"""The `file://` store, which keeps one file per object beneath a root folder.
 
-Reads are `pread` on descriptors that stay open for a second. A write goes to a hidden file in the
-object's own folder (``.tierlog-<hash of the name>.tmp``) and fsyncs it, renames it, then fsyncs
-the folder: a reader sees the whole object or nothing, also after a power cut. A crash can leave a
-hidden file. Listings skip it, it may be deleted at any time, and deleting its object deletes it.
+Reads use `pread` on descriptors that stay open for a second. A put writes a hidden file in the
+object's own folder (``.tierlog-<hash of the name>.tmp``), fsyncs and renames it, and then fsyncs
+the folder. So a reader sees the whole object or nothing, even after a power cut. A crash can leave
+a hidden file. Listings skip hidden files. A hidden file may be deleted at any time, and is deleted
+together with its object.
 
-No path component is followed through a symbolic link, so no key reaches a file outside the root.
-Empty folders stay.
+Below the root, symbolic links are not followed, so no key reaches a file outside the root. Empty
+folders are not removed.
 
 A store may be pickled; the copy opens its own files.
 """
@@ -62,7 +63,7 @@ _RENAME_NOREPLACE = 1
 
 
 def _libc_function(name: str, *argument_types: type) -> Callable[..., object]:
-    """Return an optional function of the C library; a function without effect if it is missing."""
+    """Return a function of the C library, or a function without effect if the library lacks it."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is None:
         return lambda *_arguments: None
@@ -71,14 +72,16 @@ def _libc_function(name: str, *argument_types: type) -> Callable[..., object]:
 
 
 # Starts writing to disk while the next bytes are read and checksummed, so that the final fsync
-# has little left to do: 1 GiB takes 0.37 instead of 0.56 s.
+# takes less time. Writing 1 GiB takes 0.37 instead of 0.56 s.
 _sync_file_range = _libc_function(
     "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
 )
-# Reserves consecutive blocks before the first byte: 1 GiB takes 0.30 instead of 0.35 s. When it
-# fails (file system without support, full disk), the writes that follow report the error.
+# Reserves consecutive blocks before the first byte is written. Writing 1 GiB takes 0.30 instead of
+# 0.35 s. If the call fails (no support, full disk), the writes that follow succeed or report the
+# error.
 _fallocate = _libc_function("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-# A rename that never replaces. A link plus an unlink could be interrupted in between.
+# Renames a file without replacing another file. A link followed by an unlink could be interrupted
+# in between.
 _renameat2 = _libc_function(
     "renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
 )
@@ -137,8 +140,8 @@ class LocalStore(ObjectStore):
         return data
 
     def open_file(self, key: str) -> ReadFile | None:
-        """See `ObjectStore`; None for a subclass with its own `get_range`, which must see every
-        read. The caller must not keep the file."""
+        """See `ObjectStore`. Return None for a subclass with its own `get_range`, because that
+        method must see every read. The caller must not keep the file."""
         if not self._lends_files:
             return None
         return self._open_files.get(key) or self._open_for_reading(key)
@@ -169,7 +172,8 @@ class LocalStore(ObjectStore):
         base = check_prefix(prefix)
         if not os.path.isdir(self._root):
             raise not_found(self.url, prefix or "at all", "the store's folder is missing")
-        # Opening the folder one component at a time refuses links; then fwalk descends.
+        # The folder is opened one component at a time, which refuses links. Then fwalk descends
+        # from it.
         try:
             with (
                 self._storage_errors(base),
@@ -221,11 +225,12 @@ class LocalStore(ObjectStore):
         return self._put(key, _slice_chunks(data), memoryview(data).nbytes, overwrite=False)
 
     def put_all_if_absent(self, objects: Mapping[str, Buffer]) -> dict[str, bool]:
-        """Call `put_if_absent` for many small objects in a fraction of the time: they are synced
-        together, several at a time, and each folder is synced once. No object gets its name before
-        it is durable. After an exception some objects exist and others do not.
+        """Do what `put_if_absent` does, for many small objects in a fraction of the time. Several
+        objects are synced at a time, and each folder is synced once. No object gets its name before
+        it is durable. After an exception, some objects may exist and others not.
         """
-        # The key for an error message; a context manager per call would cost as much as the calls.
+        # The key for an error message. A context manager for each call would cost as much as the
+        # calls.
         at_work = ""
         try:
             with ExitStack() as stack:
@@ -243,8 +248,8 @@ class LocalStore(ObjectStore):
                     stack.callback(os.close, descriptor)
                     written[at_work] = descriptor
                     write_all(descriptor, data)
-                    # Start writing now: the sync then finds the blocks allocated, and one commit
-                    # of the file system serves all files instead of one commit each.
+                    # Start writing now, so that the blocks are allocated before the sync. Then one
+                    # commit of the file system serves all files, instead of one commit for each.
                     _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
                 self._sync_all(written)
                 stored: dict[str, bool] = {}
@@ -266,7 +271,7 @@ class LocalStore(ObjectStore):
             raise self._to_storage_error(error.filename, error) from error
 
     def _open_folders(self, place: str, folders: dict[str, int], stack: ExitStack) -> None:
-        """Open a folder and its parents from the root down, creating those that are missing."""
+        """Open a folder and its parents from the root down, and create the missing folders."""
         names = place.split("/") if place else []
         if "" not in folders:
             if "" not in self._durable_folders:
@@ -299,18 +304,19 @@ class LocalStore(ObjectStore):
                     published = _publish(temporary, name, folder, overwrite=overwrite)
                 return published
             finally:
-                # The sync has reported what became of the bytes.
+                # The sync has already reported whether the bytes are durable.
                 with suppress(OSError):
                     os.close(descriptor)
                 if not published:
-                    # Once published, another writer may already use the hidden name.
+                    # After publishing, the hidden name is not removed, because another writer may
+                    # use it again.
                     with suppress(FileNotFoundError):
                         os.unlink(temporary, dir_fd=folder)
                 self._open_files.forget(key)
 
     def draft(self, key: str, size_bytes: int) -> LocalDraft | None:
-        """Return a draft of the object `key` of about `size_bytes`; None where the file system has
-        no files without a name, or cannot name them later."""
+        """Return a draft of the object `key` of about `size_bytes`. Return None when the file
+        system does not support files without a name, or cannot name them later."""
         *folders, _ = check_key(key).split("/")
         if not self._can_draft:
             return None
@@ -325,12 +331,14 @@ class LocalStore(ObjectStore):
             )
 
     def _stop_drafts(self) -> None:
-        # Security rules of the system forbid naming such a file; later attempts would fail, too.
+        # Security rules of the system forbid giving such a file a name. Later attempts would fail,
+        # too.
         self._can_draft = False
 
     def _create_hidden_file(self, name: str, folder: int) -> tuple[str, int]:
-        """Create a hidden file; return its name and descriptor. Uses a random name when another
-        process writes that object, or died while it wrote it."""
+        """Create a hidden file; return its name and descriptor. The name is random if the usual
+        hidden file exists: another process is writing the object, or ended while it wrote the
+        object."""
         temporary = _temporary_name(name)
         try:
             return temporary, os.open(temporary, _CREATE_FLAGS, 0o666, dir_fd=folder)
@@ -349,7 +357,8 @@ class LocalStore(ObjectStore):
                 submitted = position
 
     def _make_folders(self, folders: Sequence[str]) -> None:
-        """Create the missing folders from the root down, each durable before the next."""
+        """Create the missing folders from the root down. Each folder is durable before the next one
+        is created."""
         if "" not in self._durable_folders:
             make_durable_folder(self._root)
             self._durable_folders.add("")
@@ -370,7 +379,7 @@ class LocalStore(ObjectStore):
                 self._make_folders(folders)
                 folder = self._open_folder(folders)
             except FileNotFoundError:
-                # A folder that this store had made was removed: make all of them again.
+                # A folder that this store had made was removed, so make all folders again.
                 self._durable_folders.clear()
                 self._make_folders(folders)
                 folder = self._open_folder(folders)
@@ -394,7 +403,7 @@ class LocalStore(ObjectStore):
     # -- folders and errors
 
     def _open_folder(self, folders: Sequence[str]) -> int:
-        # The owner may have made the root a link; below the root no link is followed.
+        # The root itself may be a link that its owner made. Below the root, no link is followed.
         descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         for name in folders:
             try:
@@ -414,7 +423,7 @@ class LocalStore(ObjectStore):
 
     @contextmanager
     def _storage_errors(self, key: str) -> Iterator[None]:
-        """Convert operating system errors into storage errors; the only place that does."""
+        """Convert operating system errors into storage errors."""
         try:
             yield
         except OSError as error:
@@ -433,7 +442,8 @@ class LocalStore(ObjectStore):
 
 
 def _read_range(descriptor: int, start_position: int, size_bytes: int) -> bytes | memoryview:
-    """Read up to `size_bytes`; a large request is cut to the file's end before memory is taken."""
+    """Read up to `size_bytes`. A large request is limited to the file's end before memory is
+    allocated."""
     if size_bytes >= LARGE_READ_BYTES:
         size_bytes = max(0, min(size_bytes, os.fstat(descriptor).st_size - start_position))
     if size_bytes < LARGE_READ_BYTES:
@@ -448,26 +458,28 @@ def _slice_chunks(data: Buffer) -> Iterator[memoryview]:
 
 
 def _temporary_name(name: str) -> str:
-    """Return the hidden name under which the object `name` is written."""
+    """Return the name of the hidden file into which the object `name` is written."""
     digest = hashlib.blake2b(name.encode(), digest_size=16).hexdigest()
     return f"{TEMPORARY_PREFIX}{digest}{TEMPORARY_SUFFIX}"
 
 
 def rename_new(source: str, target: str, folder: int) -> None:
-    """Rename within a folder; FileExistsError when `target` exists, also when created meanwhile."""
+    """Rename a file within a folder. Raises FileExistsError when `target` exists, even if another
+    process creates it during the call."""
     ctypes.set_errno(0)
     if _renameat2(folder, os.fsencode(source), folder, os.fsencode(target), _RENAME_NOREPLACE) == 0:
         return
     number = ctypes.get_errno()
     if number not in (0, errno.EINVAL, errno.ENOSYS):
         raise OSError(number, os.strerror(number), target)
-    # Neither the C library nor the file system supports it. A link fails if `target` exists.
+    # The C library or the file system does not support such a rename. A link fails if `target`
+    # exists.
     os.link(source, target, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     os.unlink(source, dir_fd=folder)
 
 
 def _publish(temporary: str, name: str, folder: int, *, overwrite: bool) -> bool:
-    """Give the finished file its name; False when the name exists and must stay."""
+    """Give the finished file its name. Return False if the name exists and must not be replaced."""
     if overwrite:
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     else:
@@ -485,7 +497,8 @@ def _raise_unless_missing(error: OSError) -> None:
 
 
 def _regular_file(key: str, name: str, folder: int) -> ObjectInfo | None:
-    """Return the named object, or None for anything else: links, pipes, half-written objects."""
+    """Return the object `key`, or None if the name belongs to a link, a pipe or a half-written
+    object."""
     try:
         check_key(key)
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -1,7 +1,8 @@
-"""The `ObjectStore` protocol: the calls that tierlog makes to a store, and their rules.
+"""The `ObjectStore` protocol: the calls that tierlog makes to a store, and the rules of these
+calls.
 
-A key is relative to the store's URL. Keys are never reused, so stores need no cache invalidation.
-A put makes the whole object visible at once, or nothing of it.
+A key is relative to the store's URL. Keys are never reused, so stores need no cache invalidation. A
+put makes either the whole object visible at once, or nothing.
 
 A store is not a file system: it has no rename and no append, and its listings may lag behind.
 """
@@ -45,7 +46,8 @@ __all__ = [
 
 MAX_KEY_BYTES = 1024
 MAX_COMPONENT_BYTES = 255
-# File stores give half-written objects such a name; no key may look like one.
+# File stores give half-written objects names with this prefix and suffix. No key may have such a
+# name.
 TEMPORARY_PREFIX = ".tierlog-"
 TEMPORARY_SUFFIX = ".tmp"
 _CHUNK_BYTES = 1 << 20
@@ -56,9 +58,11 @@ LARGE_READ_BYTES = 128 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectInfo:
-    """One object as a store reports it. ``etag`` changes with the bytes; None when unknown.
+    """What a store reports about one object. ``etag`` changes when the bytes change; None when
+    unknown.
 
-    In a listing ``size_bytes`` is -1 for an object that the store creates only when it is read.
+    In a listing, ``size_bytes`` is -1 for an object that the store creates only when a caller reads
+    it.
     """
 
     key: str
@@ -70,13 +74,13 @@ class ObjectInfo:
 class ObjectStore(Protocol):
     """A flat set of immutable objects under one URL.
 
-    Every call may raise RemoteStorageError, whose ``retriable`` says whether to try again. A key
-    that no store can hold is a ValueError.
+    Every call may raise RemoteStorageError, whose ``retriable`` says whether the caller should try
+    again. A key that no store can hold raises ValueError.
 
-    A store of another package subclasses this class. tierlog finds it by the scheme of its URLs: it
-    calls the entry point of that name in the group ``tierlog.object_stores`` with the URL. Methods
-    that are not abstract have a default for every store. `tierlog.testing.StoreConformance` tests
-    a store.
+    A store of another package subclasses this class. To open a URL, tierlog calls the entry point
+    named like the URL's scheme in the group ``tierlog.object_stores``, with the URL. A method that
+    is not abstract has a default that works for every store. `tierlog.testing.StoreConformance`
+    tests a store.
     """
 
     @property
@@ -89,14 +93,16 @@ class ObjectStore(Protocol):
     @abstractmethod
     def is_local(self) -> bool:
         """Whether this machine holds the objects. A remote store can send the next bytes while the
-        reader works on the previous ones."""
+        reader processes the previous bytes."""
         ...
 
     @abstractmethod
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
-        """Store `data` durably. Without `overwrite`, an object with other bytes is an error.
+        """Store `data` durably. Without `overwrite`, an existing object with other bytes is an
+        error.
 
-        An object with the same bytes is not: an earlier attempt may have lost only its answer.
+        An existing object with the same bytes is no error, because an earlier attempt may have lost
+        only its answer.
         """
         ...
 
@@ -106,9 +112,10 @@ class ObjectStore(Protocol):
     ) -> None:
         """Store exactly `size_bytes` from `chunks` durably, with bounded memory.
 
-        A chunk must not change after it was handed over. Exceptions of the iterator propagate
-        unchanged, and then nothing of the object is visible: an iterator can check the bytes that
-        it hands out and reject the object. After any other failure the object is whole or absent.
+        The caller must not change a chunk after the iterator has yielded it. Exceptions of the
+        iterator propagate unchanged, and then nothing of the object is visible. So an iterator can
+        check the bytes that it yields, and reject the object. After any other failure the object is
+        whole or absent.
         """
         ...
 
@@ -119,16 +126,17 @@ class ObjectStore(Protocol):
 
     @abstractmethod
     def get_range(self, key: str, start_position: int, size_bytes: int) -> Buffer:
-        """Return at most `size_bytes` from `start_position` on; fewer only at the end.
+        """Return `size_bytes` from `start_position` on, or fewer at the end of the object.
 
-        Raises RemoteStorageError for a start at or past the end, RemoteResourceNotFoundError for a
-        missing object.
+        Raises RemoteStorageError when the start is at or past the end, and
+        RemoteResourceNotFoundError when the object is missing.
         """
         ...
 
     @abstractmethod
     def head(self, key: str) -> ObjectInfo:
-        """Return size and etag; RemoteResourceNotFoundError when the object does not exist."""
+        """Return size and etag; raise RemoteResourceNotFoundError when the object does not
+        exist."""
         ...
 
     @abstractmethod
@@ -144,16 +152,19 @@ class ObjectStore(Protocol):
     def folders(self, prefix: str = "") -> Iterable[str]:
         """Return the names of the folders right below the folder `prefix`, in any order.
 
-        This default lists all objects below it; most stores can do without.
+        This default implementation lists all objects below `prefix`. Most stores can list folders
+        directly.
         """
         beneath = f"{folder}/" if (folder := check_prefix(prefix)) else ""
         keys = (info.key[len(beneath) :] for info in self.list(prefix))
         return {key.partition("/")[0] for key in keys if "/" in key}
 
     def draft(self, key: str, size_bytes: int) -> Draft | None:
-        """Return a draft of the object `key` of about `size_bytes`; None without support for it.
+        """Return a draft of the object `key` of about `size_bytes`; None when the store does not
+        support drafts.
 
-        A store that wraps another one may pass on its drafts only if it stores bytes unchanged.
+        A store that wraps another store may return that store's drafts only if it stores bytes
+        unchanged.
         """
         return None
 
@@ -165,7 +176,8 @@ class ObjectStore(Protocol):
 class Draft(Protocol):
     """An object that the caller writes through a descriptor while it reads the bytes elsewhere.
 
-    It stays invisible until `put`. Without a `put` it vanishes, also in a crash.
+    The draft is invisible until `put`. It disappears when it is closed, or the process ends,
+    without a `put`.
     """
 
     @property
@@ -184,7 +196,7 @@ class Draft(Protocol):
         ...
 
     def fileno(self) -> int:
-        """Return the descriptor to write through."""
+        """Return the descriptor to which the caller writes."""
         ...
 
     def wrote(self, size_bytes: int, crc32c: int) -> None:
@@ -196,7 +208,8 @@ class Draft(Protocol):
         ...
 
     def put(self) -> None:
-        """Make it the object, durably, as `ObjectStore.put_stream` does without `overwrite`."""
+        """Store the draft durably as the object `key`, as `ObjectStore.put_stream` does without
+        `overwrite`."""
         ...
 
     def close(self) -> None:
@@ -205,7 +218,7 @@ class Draft(Protocol):
 
 
 def storage_error(message: str, *, retriable: bool = True) -> RemoteStorageError:
-    """Return a RemoteStorageError that says whether trying again makes sense."""
+    """Return a RemoteStorageError. `retriable` says whether the caller should try again."""
     error = RemoteStorageError(message)
     error.retriable = retriable
     return error
@@ -234,11 +247,12 @@ def already_exists(url: str, key: str) -> RemoteStorageError:
 
 
 def check_key(key: str) -> str:
-    """Return `key` when every store can hold it, else raise ValueError.
+    """Return `key` if every store can hold it, else raise ValueError.
 
-    Refused are empty and absolute paths, the components ``""``, ``.`` and ``..``, control
-    characters, text that is not in Unicode normal form C, components above 255 bytes, keys above
-    1,024 bytes, and the names that a file store gives to half-written objects.
+    A key must not be an empty or absolute path. It must not have the components ``""``, ``.`` or
+    ``..``, unprintable characters or a backslash, components above 255 bytes, or the name that a
+    file store gives to a half-written object. It must be in Unicode normal form C and have at most
+    1,024 bytes.
     """
     try:
         encoded = key.encode("utf-8")
@@ -269,7 +283,7 @@ def _check_component(component: str, key: str) -> None:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return a folder to list, without its trailing slash; ``""`` lists everything."""
+    """Return the folder `prefix` without its trailing slash. ``""`` stands for the whole store."""
     folder = prefix.removesuffix("/")
     return check_key(folder) if folder else _refuse_slash(prefix)
 
@@ -301,7 +315,7 @@ def check_range(start_position: int, size_bytes: int) -> None:
 
 
 def counted(chunks: Iterable[Buffer], size_bytes: int, key: str) -> Iterator[Buffer]:
-    """Yield the chunks; ValueError unless their sizes add up to `size_bytes`."""
+    """Yield the chunks; raise ValueError unless their sizes add up to `size_bytes`."""
     total = 0
     for chunk in chunks:
         total += memoryview(chunk).nbytes
@@ -313,7 +327,8 @@ def counted(chunks: Iterable[Buffer], size_bytes: int, key: str) -> Iterator[Buf
 
 
 def open_regular_file(path: str | os.PathLike[str]) -> int:
-    """Open a regular file read-only; OSError for a symbolic link, a pipe or another file type."""
+    """Open a regular file read-only; raise OSError for a symbolic link, a pipe or any other file
+    type."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(path, flags)
     try:
@@ -330,7 +345,8 @@ def file_chunks(
 ) -> Iterator[bytes]:
     """Yield the first `size_bytes` of an open file in order, each chunk in a new buffer.
 
-    Ends early when the file does. Neither uses nor moves the descriptor's own position.
+    It yields fewer bytes if the file is shorter. The descriptor's own position is neither used nor
+    moved.
     """
     position = 0
     while position < size_bytes:

@@ -1,15 +1,15 @@
 """Cloud and in-memory stores, through obstore: `s3://`, `gs://`, `az://` and `memory:///`.
 
-Large objects are uploaded in parts, a few at a time, so memory is bounded; a failure between parts
-aborts the upload. Small objects take one conditional request.
+Large objects are uploaded in parts, a few at a time, so memory is bounded. A failure aborts the
+upload. Small objects take one conditional request.
 
-Errors and `repr` never show credentials: only the first line of obstore's message is kept, without
+Errors and `repr` never show credentials. Of obstore's message, only the first line is kept, without
 query strings and without any value that is configured as a secret.
 
-A cloud store may be pickled: the copy opens its own connections from the URL and the given options,
-so a pickle contains credentials that were given as options. obstore hangs in a child that was
-forked after its first use, so such a child may not open stores: use the spawn or forkserver
-start method, or open stores only in the children.
+A cloud store may be pickled. The copy opens its own connections from the URL and the given options,
+so a pickle contains credentials that were given as options. obstore hangs in a child process that
+was forked after the first use of obstore, so such a child may not use stores. Use the spawn or
+forkserver start method, or open stores only in the children.
 """
 
 from __future__ import annotations
@@ -53,11 +53,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ObstoreStore", "open_cloud_store", "open_memory_store"]
 
-# Four parts in flight, one being filled and one that the caller holds stay below 64 MiB.
+# Four parts in flight, one part being filled and one part that the caller holds take less than 64
+# MiB.
 _PART_BYTES = 8 << 20
 _PARTS_IN_FLIGHT = 4
 _LIST_PAGE = 1_000
-# Chunk of a large read: large enough for few calls, small enough to stay in the CPU cache.
+# Size of the chunks of a large read. It is large enough for few calls and small enough for the CPU
+# cache.
 _PIECE_BYTES = 256 << 10
 _MAX_MESSAGE = 400
 
@@ -77,7 +79,7 @@ _ERROR_RETRIABLE: Mapping[type[Exception], bool] = {
     obstore_errors.NotModifiedError: False,
     obstore_errors.UnknownConfigurationKeyError: False,
 }
-# Replacements for obstore's messages: what failed, and what to do.
+# These texts replace obstore's messages. They say what failed and what to do.
 _NO_CREDENTIALS = {
     "s3": "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
     "or put them into ~/.aws/credentials",
@@ -86,7 +88,8 @@ _NO_CREDENTIALS = {
     "az": "no credentials found: set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or "
     "AZURE_CLIENT_ID, AZURE_CLIENT_SECRET and AZURE_TENANT_ID, or AZURE_USE_AZURE_CLI=true",
 }
-# Address of a cloud machine's own credentials; obstore asks it when nothing else is set.
+# Address from which a cloud machine gets its own credentials. obstore asks it when no credentials
+# are set.
 _METADATA_SERVICE = "//169.254.169.254/"
 _DENIED = "access is denied: the credentials need rights on this bucket"
 # The response to a HEAD request has no body with details.
@@ -109,7 +112,7 @@ _fork_guard = ForkGuard("an object store", "would hang")
 
 
 class ObstoreStore(ObjectStore):
-    """An obstore store as `ObjectStore`; created by `open_store`."""
+    """An `ObjectStore` over a store of obstore. `open_store` creates it."""
 
     def __init__(
         self,
@@ -141,7 +144,7 @@ class ObstoreStore(ObjectStore):
 
     @property
     def is_local(self) -> bool:
-        # Only a store in memory cannot be reopened.
+        # Only an in-memory store has no function to reopen it.
         return self._reopen is None
 
     # -- reading
@@ -164,7 +167,7 @@ class ObstoreStore(ObjectStore):
         return data
 
     def _get_large(self, key: str, start_position: int, end_position: int) -> memoryview:
-        """Read into the buffer pool: obstore's own buffers come from the allocator."""
+        """Read into the buffer pool, because obstore's own buffers come from the allocator."""
         found = obstore.get(self._store, key, options={"range": (start_position, end_position)})
         first, last = found.range
         chunks = found.stream(min_chunk_size=_PIECE_BYTES)
@@ -264,7 +267,7 @@ class ObstoreStore(ObjectStore):
 
     @contextmanager
     def _storage_errors(self, what: str, *, is_one_request: bool = True) -> Iterator[None]:
-        """Convert obstore's exceptions into tierlog's; `what` is the key or the call."""
+        """Convert obstore's exceptions into tierlog's exceptions. `what` is the key or the call."""
         _fork_guard.enter(self._url)
         request = f"{self._url} ({what}{self._deadline})"
         try:
@@ -310,7 +313,7 @@ def _find_secrets(settings: Mapping[str, object]) -> Iterator[str]:
 
 
 class _Source:
-    """The caller's chunks as obstore reads them, and the exception that they raised."""
+    """The caller's chunks, which obstore reads, and the exception that their iterator raised."""
 
     def __init__(self, chunks: Iterable[Buffer]) -> None:
         self._chunks = chunks
@@ -325,7 +328,8 @@ class _Source:
 
 
 def _is_key(path: str) -> bool:
-    """Return whether a listed name can be a tierlog key; other programs may share the bucket."""
+    """Return whether a listed name can be a key of tierlog. The bucket may have objects of other
+    programs."""
     try:
         check_key(path)
     except ValueError:
@@ -349,7 +353,7 @@ _memory_lock = threading.Lock()
 
 
 def open_memory_store(url: str) -> ObstoreStore:
-    """Return the store of that URL in this process; equal URLs give the same store."""
+    """Return this process's store for `url`. Equal URLs give the same store."""
     _fork_guard.enter(url)
     with _memory_lock:
         if url not in _memory_stores:
@@ -368,7 +372,8 @@ class _Reopen:
         return open_cloud_store(self._url, self._options)
 
 
-# Prefix of the environment variables that obstore reads; the rest of the name is the option.
+# Prefix of the environment variables that obstore reads. The rest of a variable's name is an
+# option.
 _ENVIRONMENT = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _CLIENT_OPTIONS = frozenset(
     {
@@ -398,12 +403,12 @@ _RETRY_OPTIONS = frozenset({"backoff", "max_retries", "retry_timeout"})
 
 
 def open_cloud_store(url: str, options: Mapping[str, Any]) -> ObstoreStore:
-    """Open a store on S3, GCS or Azure. `options` are obstore's (``endpoint``, ``region``,
-    ``access_key_id``, ``client_options``, ``retry_config`` ...). Missing ones come from the
-    provider's environment variables, and for S3 from the profile in ``~/.aws``.
+    """Open a store on S3, GCS or Azure. `options` are options of obstore (``endpoint``, ``region``,
+    ``access_key_id``, ``client_options``, ``retry_config`` ...). Missing options are read from the
+    provider's environment variables, and for S3 also from the profile in ``~/.aws``.
 
-    Every call has a deadline: 60 s per request and 60 s of retries, unless the options say
-    otherwise. Raises ConfigError for an option or URL that obstore refuses.
+    Unless the options say otherwise, a request ends after 60 s, and retries end after 60 s. Raises
+    ConfigError for an option or URL that obstore refuses.
     """
     _fork_guard.enter(url)
     added = profile_options(os.environ, options) if url.startswith("s3:") else {}
@@ -426,7 +431,7 @@ _ENDPOINTS = ("ENDPOINT_URL", "ENDPOINT", "ENDPOINT_URL_S3", "BASE_URL", "STORAG
 
 
 def _check_encryption(url: str, settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an endpoint without encryption unless it is allowed explicitly."""
+    """Raise ConfigError for an http:// endpoint, unless the settings allow http."""
     prefix = _variable_prefix(url)
     names = [prefix + name for name in _ENDPOINTS]
     # An option has its variable's name in lower case, with or without the prefix.
@@ -443,7 +448,8 @@ def _check_encryption(url: str, settings: Mapping[str, Any]) -> None:
 
 
 def _check_conditional_put(url: str, settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError when conditional puts are disabled; tierlog's puts would all fail."""
+    """Raise ConfigError when conditional puts are disabled, because then all puts of tierlog would
+    fail."""
     names = ("conditional_put", "aws_conditional_put")
     found = [settings.get(name) for name in names] + [os.environ.get("AWS_CONDITIONAL_PUT")]
     if url.startswith("s3:") and "disabled" in found:
@@ -457,7 +463,7 @@ def _merge_settings(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge `options`, the environment's client options and the default deadlines."""
     for name in options:
         plain = name.lower().removeprefix(_variable_prefix(url).lower())
-        # obstore panics on these at the top level instead of refusing them.
+        # At the top level, obstore panics on these options instead of refusing them.
         if plain in _CLIENT_OPTIONS or plain == "config":
             raise ConfigError(f"{url}: {name} belongs in client_options")
     client = {"timeout": timedelta(seconds=60), "connect_timeout": timedelta(seconds=5)}
@@ -478,7 +484,8 @@ def _variable_prefix(url: str) -> str:
 
 
 def _environment_client_options(url: str) -> dict[str, str]:
-    """Read them here: obstore ignores these variables when any client option is given."""
+    """Return the client options in the environment. obstore ignores these variables when any client
+    option is given."""
     prefix = _variable_prefix(url)
     names = {name: os.environ.get(prefix + name.upper()) for name in _CLIENT_OPTIONS}
     return {name: value for name, value in names.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Requests to stores without an answer yet, so that a command can report that it waits."""
+"""Requests that a store has not answered yet, so that a command can report what it waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["StoreWait", "StoreWaits", "store_waits"]
 
 
 class StoreWait(NamedTuple):
-    """An unanswered request: its start by the monotonic clock, and a description."""
+    """An unanswered request: its start time by the monotonic clock, and its description."""
 
     since_ms: int
     what: str

@@ -1,7 +1,7 @@
 """Reads a SQLite metadata file through a copy of it.
 
-The owner of the file may be running and write to it and its log (``-wal``) at any time. So both are
-copied until neither has changed during the copy, and damage counts only if every copy shows it.
+The owner of the file may write to the file and its write-ahead log (``-wal``) at any time. So both
+files are copied again if they changed during the copy. Damage is reported only if no copy is sound.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tierlog.tools.findings import Finding, Place, Tally
 __all__ = ["KnownSegments", "read_metadata"]
 
 _TRIES = 3
-# The files that SQLite keeps beside a database that was not closed.
+# Suffixes of the database file and of the files that SQLite keeps beside an open database.
 _SUFFIXES = ("", "-wal", "-journal")
 _MOVE_AWAY = "move the file away and rebuild the metadata from the bucket"
 
 
 @dataclass(slots=True)
 class KnownSegments:
-    """The segments of a metadata file by the keys of their `.log` objects.
+    """The segments of a metadata file, by the keys of their `.log` objects.
 
-    Nothing is known of a partition whose folder is ``unreadable``; that is not the same as an empty
-    partition.
+    ``unreadable`` has the folders of partitions whose metadata is damaged. Their segments are
+    unknown.
     """
 
     segments: dict[str, AuditedSegment] = field(default_factory=dict)
@@ -44,8 +44,8 @@ class KnownSegments:
 def read_metadata(place: str) -> KnownSegments:
     """Return every segment in the file `place`, a path or a ``file:`` URL.
 
-    Damaged partitions are findings. OSError when the file does not exist, CorruptDataError when it
-    is not metadata, RemoteMetadataError when it keeps changing.
+    Damaged partitions are findings. Raises OSError when the file does not exist, CorruptDataError
+    when it is not metadata, RemoteMetadataError when it keeps changing.
     """
     path = _path(place)
     seen: KnownSegments | CorruptDataError | None = None
@@ -85,7 +85,7 @@ def _look(path: str) -> KnownSegments | CorruptDataError | None:
 
 
 def _copied(path: str, copy: str) -> bool:
-    """Copy the file, and return whether it stayed unchanged meanwhile."""
+    """Copy the file; return whether it stayed unchanged during the copy."""
     before = _stamps(path)
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError) if suffix else nullcontext():
@@ -94,7 +94,7 @@ def _copied(path: str, copy: str) -> bool:
 
 
 def _stamps(path: str) -> list[tuple[int, int, int] | None]:
-    """Return the values that change with every write."""
+    """Return, for each file, the values that change with every write; None for a missing file."""
     found: list[tuple[int, int, int] | None] = []
     for suffix in _SUFFIXES:
         try:

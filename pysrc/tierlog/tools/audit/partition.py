@@ -1,7 +1,8 @@
 """Checks whether the segments of one partition make up a log. Pure functions over rows.
 
-The leader epochs of the newest segment decide which segments belong to the log, as they do for
-readers. Segments of a deposed leader do not; they neither fill a gap nor overlap.
+The leader epochs of the newest segment decide which segments belong to the log. Readers decide in
+the same way. Segments of a deposed leader do not belong to the log, so they neither fill gaps nor
+count as overlaps.
 """
 
 from __future__ import annotations
@@ -37,13 +38,19 @@ _SEE_WHY = (
 _FOLLOW_EPOCHS = (
     "nothing to do: readers follow the leader epochs; tierlog tier --repair removes second copies"
 )
-_COMPARE = "compare both with a replica, with tierlog cat: one of them is not what its leader wrote"
-_NOT_READ = "nothing to do: a later leader wrote these offsets otherwise, and nothing reads it"
+_COMPARE = (
+    "use tierlog cat to compare both with a replica: one of them is not what its leader wrote"
+)
+_NOT_READ = "nothing to do: a later leader wrote these offsets again; nothing reads this copy"
 _EXPIRES = "nothing to do: retention removes it"
 _STATE = "rebuild the .indexes objects of both segments from their .log objects, oldest first"
-_TOO_LATE = "nothing to do: readers pass over them; keep tierlog tier running, so that it is faster"
+_TOO_LATE = (
+    "nothing to do: readers skip these offsets; keep tierlog tier running, so that it copies "
+    "segments before retention deletes them"
+)
 _OPEN = (
-    "nothing to do if the log goes on behind this segment; else abort the transaction on the broker"
+    "nothing to do if the log continues after this segment; otherwise abort the transaction on the "
+    "broker"
 )
 
 
@@ -98,7 +105,8 @@ def _lineage(stored: Sequence[AuditedSegment]) -> LeaderEpochs | None:
 
 
 def _served(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None) -> list[_Served]:
-    """Return the segments of the log by offset. Without a lineage all segments belong to it."""
+    """Return the segments of the log, in the order of offsets. All segments belong to the log if
+    its lineage is unknown."""
     found = []
     for row in stored:
         metadata = row.metadata()
@@ -111,7 +119,7 @@ def _served(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None) -> l
 
 
 def _gaps(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None, tally: Tally) -> None:
-    """Yield a finding for offsets that no segment holds."""
+    """Report offsets that no segment holds."""
     starts = [row.log_start_offset for row in stored if row.log_start_offset is not None]
     rows = {row.path: row for row in stored}
     gaps = missing_offsets(
@@ -134,7 +142,7 @@ def _gaps(stored: Sequence[AuditedSegment], lineage: LeaderEpochs | None, tally:
 
 
 def _never_copied(stored: Sequence[AuditedSegment], tally: Tally) -> None:
-    """Yield a note for offsets that the log had deleted before they were copied."""
+    """Note offsets that were deleted from the log before they were copied."""
     for row in stored:
         if row.gap_start_offset is not None:
             tally.note(
@@ -148,7 +156,7 @@ def _never_copied(stored: Sequence[AuditedSegment], tally: Tally) -> None:
 
 
 def _overlaps(served: Sequence[_Served], tally: Tally) -> None:
-    """Yield a finding for offsets that two segments hold."""
+    """Report offsets that two segments hold."""
     holder: AuditedSegment | None = None
     reach = -1
     for one in served:
@@ -185,8 +193,8 @@ def _overlap(one: _Served, holder: AuditedSegment, reach: int, tally: Tally) -> 
 
 
 def _strangers(stored: Sequence[AuditedSegment], lineage: LeaderEpochs, tally: Tally) -> None:
-    """Yield a finding for segments whose offsets the log has from another leader epoch, or no
-    longer has."""
+    """Note each segment that does not belong to the log: its leader epochs are older than those of
+    the log, or the log has some of its offsets from another leader epoch."""
     first = lineage.entries[0]
     for row in stored:
         metadata = row.metadata()
@@ -232,8 +240,8 @@ def _epoch_at(metadata: RemoteLogSegmentMetadata, offset: int) -> int:
 
 
 def _transactions(served: Sequence[_Served], tally: Tally) -> None:
-    """Yield a finding for a transaction that is open at the end of a segment but neither open nor
-    ended in the next one."""
+    """Report transactions that are open at the end of one segment but neither open nor ended in the
+    next one. Note those that are open at the end of the log."""
     rows = list({one.row.path: one.row for one in served}.values())
     for before, after in pairwise(rows):
         if before.end_offset + 1 == after.base_offset:
@@ -250,8 +258,8 @@ def _unended(newest: AuditedSegment, transactions: Sequence[OpenTransaction], ta
         "txn_open",
         "every transaction ended in the store",
         f"{counted(len(transactions), 'open transaction')}, the first from offset "
-        f"{first.first_offset} of producer {first.producer_id}; readers of committed records end "
-        "there",
+        f"{first.first_offset} of producer {first.producer_id}; readers of committed records "
+        "stop at this offset",
         _OPEN,
         place=newest.place(first.first_offset),
     )
@@ -262,10 +270,10 @@ def _check_handed_on(before: AuditedSegment, after: AuditedSegment, tally: Tally
         return
     handed_on, kept = set(before.open_transactions), set(after.open_transactions)
     for one in sorted(kept - handed_on):
-        # Its first offset may be unknown: a producer state can begin without earlier records.
+        # No other first offset is checked: a producer state can begin without earlier records.
         if before.base_offset <= one.first_offset <= before.end_offset:
             _broken(
-                after, one, "open at the end of the segment before, too", "not open there", tally
+                after, one, "open at the end of the previous segment, too", "not open there", tally
             )
     if after.ended_producers is None:
         return

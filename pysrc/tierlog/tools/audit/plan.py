@@ -1,8 +1,8 @@
 """Plans which segments of a store an audit checks, from its listing and the metadata.
 
-The listing stays packed until a worker needs it. The plan itself finds what needs no look into an
-object: single objects and foreign ones, the cluster marker, one topic under two names, and segments
-that only the bucket or only the metadata has.
+The listing stays packed until a worker needs it. The plan itself finds what it can see without
+reading the objects of segments: a segment that lacks one object, foreign objects, a missing or
+damaged cluster marker, a topic id with two names, and segments that only the metadata has.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ __all__ = ["AuditPart", "AuditPlan", "plan_audit"]
 
 _SETTLE = "run tierlog tier again, which settles interrupted copies and deletions"
 _RESTORE = (
-    "readers fail there: run tierlog tier --repair while the broker still has the segment, or "
-    "restore the objects from a backup or an older version in the bucket"
+    "readers fail at these offsets: run tierlog tier --repair while the broker still has the "
+    "segment, or restore the objects from a backup or an older version in the bucket"
 )
 
 
@@ -54,8 +54,9 @@ _RESTORE = (
 class AuditPart:
     """Adjacent segments of one folder, for one worker.
 
-    ``listed``: the segments in the store. ``known``: the metadata of these and of segments between
-    them that the store lacks, by key. ``otherwise``: the state of a segment without metadata.
+    ``listed`` has the segments in the store; None if the store has none. ``known`` has the
+    metadata, by key, of these segments and of segments between them that the store lacks.
+    ``otherwise`` is the state of a segment that has no metadata.
     """
 
     listed: ListedSegments | None
@@ -64,7 +65,7 @@ class AuditPart:
 
     @property
     def segments(self) -> int:
-        """The number of segments; single objects may count twice."""
+        """The number of segments in the listing, or in the metadata if nothing is listed."""
         return len(self.known) if self.listed is None else self.listed.segments
 
     @property
@@ -77,7 +78,7 @@ class AuditPart:
         return self.listed.size_bytes
 
     def tasks(self) -> Iterator[SegmentTask]:
-        """Yield one task for each segment of store or metadata, by key."""
+        """Yield one task for each segment of the store or the metadata, in the order of keys."""
         objects = {
             pair.log.key: (pair.log, pair.indexes)
             for pair in (() if self.listed is None else self.listed.pairs())
@@ -96,9 +97,9 @@ class AuditPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPlan:
-    """The segments of a store, by key, and the findings of its listing.
+    """The segments of a store, in the order of keys, and the findings of its listing.
 
-    ``cluster_id`` is that of the marker, None without a sound one.
+    ``cluster_id`` is the id in the cluster marker; None if the marker is missing or damaged.
     """
 
     url: str
@@ -112,7 +113,7 @@ class AuditPlan:
         return sum(part.size_bytes for part in self.parts)
 
     def tasks(self) -> Iterator[SegmentTask]:
-        """Yield one task for each segment of store or metadata, by key."""
+        """Yield one task for each segment of the store or the metadata, in the order of keys."""
         for part in self.parts:
             yield from part.tasks()
 
@@ -126,9 +127,9 @@ def plan_audit(
 ) -> AuditPlan:
     """List `store`, and read the metadata file `metadata` if given.
 
-    A part of the plan has at most ``part_bytes``, unless one segment has more.
-    RemoteResourceNotFoundError when the store does not exist; errors of the store and of
-    `read_metadata`. A file that is not metadata is a finding.
+    Each part of the plan has at most ``part_bytes`` of `.log` objects, unless a single segment is
+    larger. Raises RemoteResourceNotFoundError when the store does not exist, and the errors of the
+    store and of `read_metadata`. A file that is not metadata is a finding.
     """
     tally = Tally()
     foreign: list[Problem] = []
@@ -143,8 +144,8 @@ def plan_audit(
     cluster_id = _cluster(store, bool(listed), tally)
     _temporary_files(store.url, tally)
     _names(listed, tally)
-    # Read after the listing: a segment that is copied meanwhile was in the metadata before its
-    # objects were stored.
+    # Read the metadata after the listing. A copy adds its segment to the metadata before it stores
+    # the objects, so the metadata has each segment of an active copy.
     known = None if metadata is None else _known(metadata, tally)
     parts = tuple(_parts(listed, known))
     if known is not None:
@@ -194,7 +195,8 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
 
 
 def _temporary_files(url: str, tally: Tally) -> None:
-    """Report the remains of interrupted writes to a folder. Other stores do not show them."""
+    """Report temporary files that interrupted writes left in a folder. Other kinds of stores do not
+    show them."""
     parts = urlsplit(url)
     if parts.scheme != "file":
         return
@@ -212,7 +214,7 @@ def _temporary_files(url: str, tally: Tally) -> None:
 
 
 def _names(listed: Sequence[ListedSegments], tally: Tally) -> None:
-    """Report a topic id with two names: a topic keeps both for life."""
+    """Report a topic id with two topic names. A topic never changes its id or its name."""
     named: dict[str, str] = {}
     told: set[str] = set()
     for one in listed:
@@ -244,8 +246,9 @@ def _known(metadata: str, tally: Tally) -> KnownSegments | None:
 
 
 def _compare(parts: Sequence[AuditPart], alone: set[str], now_ms: int, tally: Tally) -> None:
-    """Report segments of the metadata that are unfinished or not in the store. Objects without
-    metadata are reported by the tasks that read them: a deletion may remove them first."""
+    """Report segments of the metadata that are unfinished or missing from the store. The tasks that
+    read the objects report objects without metadata, since a deletion may remove such objects
+    first."""
     for task in (task for part in parts for task in part.tasks()):
         if task.known is not None and task.known.state != FINISHED:
             _dangling(task.known, now_ms, tally)
@@ -261,7 +264,8 @@ def _dangling(segment: AuditedSegment, now_ms: int, tally: Tally) -> None:
 
 
 def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally) -> None:
-    """Return the finding of a missing segment; None when it was finished after the listing."""
+    """Report the missing objects of a finished segment. They are a note if the metadata changed a
+    short time ago."""
     is_new = now_ms - segment.event_timestamp_ms < UNDER_WAY_MS
     say = tally.note if is_new else tally.problem
     stem = segment.path.removesuffix(LOG_SUFFIX)
@@ -272,12 +276,12 @@ def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally
 
 
 def _parts(listed: Sequence[ListedSegments], known: KnownSegments | None) -> Iterator[AuditPart]:
-    """Yield parts of the listing, by key, each with the metadata up to the next part."""
+    """Yield the parts in the order of keys. Each part has the metadata up to the first key of the
+    next part."""
     segments = {} if known is None else known.segments
     unreadable = set() if known is None else known.unreadable
     keys = sorted(segments)
-    # Each part begins at a key. Metadata before the first key of a folder belongs to its first
-    # part.
+    # Each part begins at a key. The first part of a folder also has the metadata of earlier keys.
     listed_by_folder: defaultdict[str, list[ListedSegments]] = defaultdict(list)
     for one in listed:
         listed_by_folder[one.folder].append(one)

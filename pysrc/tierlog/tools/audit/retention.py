@@ -1,8 +1,8 @@
-"""Computes what retention would delete, and why. The expiration task uses the same decision
-(`tierlog.tiering.retention`); here it gets the facts of a bucket and its metadata.
+"""Computes what retention would delete, and why, from a bucket and its metadata.
 
-A bucket does not show bytes that only a broker's disk holds. Without them the size rule deletes no
-more than the broker's leader would, whose log is larger.
+The expiration task uses the same decision (`tierlog.tiering.retention`). A bucket does not show the
+bytes that only a broker's disk holds. So the log looks smaller here, and the size rule deletes no
+more than it would on the leader.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _LINEAGE_UNKNOWN = "the leader epochs are unknown: no segment describes them"
 def what_if(
     rows: Sequence[AuditedSegment], lineage: LeaderEpochs | None, rules: AuditRules
 ) -> tuple[tuple[RetentionRow, ...], tuple[DeletionRow, ...]]:
-    """Return the outcome for one partition from the rows of all of its segments, and the segments
-    that would be deleted.
+    """Return what retention would do to one partition, and which segments it would delete. `rows`
+    has all segments of the partition.
 
-    Segments without metadata are left out, and so is a partition that has no others.
+    Segments without metadata are left out. A partition whose segments all lack metadata has no
+    result.
     """
     known = [row for row in rows if row.state is not None]
     if not known:
@@ -52,7 +53,8 @@ def what_if(
 def _facts(
     known: Sequence[AuditedSegment], lineage: LeaderEpochs | None, rules: AuditRules
 ) -> RetentionFacts | None:
-    """Return the facts that the leader of the partition would know."""
+    """Return the facts that the leader of the partition would know; None if the lineage is
+    unknown."""
     if lineage is None:
         return None
     segments = [row.metadata() for row in known]

@@ -1,7 +1,7 @@
 """The rows of an audit: plain values that can be pickled.
 
-Offsets are inclusive at both ends. An `AuditedSegment` has everything that the check of its
-partition needs of a segment, so segments and partitions can be checked in different processes.
+Offsets are inclusive at both ends. An `AuditedSegment` has every fact about a segment that the
+check of its partition needs. So different processes can check segments and partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ __all__ = [
 ]
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
-# Younger objects may belong to an active copy: much longer than the time between two objects.
+# Younger objects may belong to an active copy. A copy stores its two objects within a much shorter
+# time.
 UNDER_WAY_MS = 600_000
 
 
@@ -52,10 +53,11 @@ class OpenTransaction(NamedTuple):
 class AuditRules:
     """The rules of an audit.
 
-    ``now_ms`` separates active copies from remains. ``deep`` reads every `.log` object whole; then
-    ``max_decompressed_bytes`` bounds what one batch may open to. The other fields are the retention
-    to try out, None for no limit. ``log_start_offset`` None: that of the metadata, or else the
-    start of the stored log.
+    ``now_ms`` is the current time, which separates active copies from abandoned ones. With
+    ``deep``, the audit reads every `.log` object whole, and ``max_decompressed_bytes`` limits the
+    decompressed size of a batch. ``retention_ms`` and ``retention_bytes`` are the retention to try
+    out; None means no limit. If ``log_start_offset`` is None, the metadata gives the log start
+    offset; without metadata, the stored log begins at its first segment.
     """
 
     now_ms: int
@@ -68,16 +70,17 @@ class AuditRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedSegment:
-    """One segment as its objects describe it, or else its metadata.
+    """One segment, described by its objects or, if they are not readable, by its metadata.
 
-    ``state`` is a name of `RemoteLogSegmentState`: the metadata's, COPY_SEGMENT_FINISHED without a
-    metadata file, None for a segment that the metadata lacks. ``stored``: its two objects exist and
-    describe it. ``path`` is the key of its `.log` object.
+    ``state`` is the name of a `RemoteLogSegmentState`, from the metadata. It is
+    COPY_SEGMENT_FINISHED if the audit has no metadata file, and None if the metadata lacks the
+    segment. ``stored`` says whether both objects exist and describe the segment. ``path`` is the
+    key of the `.log` object.
 
-    ``batches``, ``records``, ``gap_start_offset``, ``lineage`` and the transactions that are open
-    at its end come from the objects only. ``ended_producers``, whose transactions end in the
-    segment, comes from a deep check only. ``truncation_offset`` and ``log_start_offset`` come from
-    the metadata only. None is unknown.
+    Only the objects give ``batches``, ``records``, ``gap_start_offset``, ``lineage`` and
+    ``open_transactions``, which are open at the end of the segment. Only a deep check gives
+    ``ended_producers``, the producers whose transactions end in the segment. Only the metadata
+    gives ``truncation_offset`` and ``log_start_offset``. None means unknown.
     """
 
     topic: str
@@ -147,7 +150,7 @@ class AuditedSegment:
 def segment_of(
     metadata: RemoteLogSegmentMetadata, *, state: str | None, stored: bool, **more: Any
 ) -> AuditedSegment:
-    """Return the row of a segment; ``more`` are fields that its metadata does not have."""
+    """Return the row of a segment. ``more`` has the fields that its metadata lacks."""
     partition, sizes = metadata.topic_id_partition, metadata.bytes_per_epoch
     return AuditedSegment(
         topic=partition.topic,
@@ -173,8 +176,9 @@ def segment_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSizeRow:
-    """``size_bytes`` is `remote_log_size` of one leader epoch: the bytes of finished segments that
-    were written in it (KIP-852). ``segments`` is the number of segments that hold some of them."""
+    """The tiered bytes of one leader epoch. ``size_bytes`` is `remote_log_size` (KIP-852): the
+    bytes of finished segments that were written in the epoch. ``segments`` is the number of
+    segments that hold some of these bytes."""
 
     topic: str
     partition: int
@@ -204,8 +208,9 @@ class DeletionRow:
 class RetentionRow:
     """The effect of retention on one partition.
 
-    The log would start at ``new_log_start_offset``. ``size_bytes`` is what the size rule compared
-    with its limit, None when it was not applied. ``held_back`` says why a rule was not applied.
+    The log would start at ``new_log_start_offset``. ``size_bytes`` is the size that the size rule
+    compared with its limit; None when the rule was not applied. ``held_back`` says why a rule was
+    not applied.
     """
 
     topic: str

@@ -1,10 +1,10 @@
 """Checks one segment of a store: its two objects and its metadata.
 
-Always checked: the checksum of every section of the `.indexes` object, the agreement of the
-sections, sizes, and the metadata. ``deep`` also reads the whole `.log` object: its checksum, its
-batches and records, and the indexes against them.
+Each check covers the checksum of every section of the `.indexes` object, the agreement of the
+sections, the sizes and the metadata. ``deep`` also reads the whole `.log` object. It checks the
+checksum of the object, its batches and records, and the indexes against the batches.
 
-Damage of the objects is a finding; a store that does not answer is an error.
+Damage of the objects is a finding. A store that does not answer is an error.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ from tierlog.tools.index_checks import (
 
 __all__ = ["OBJECT_ACTIONS", "SegmentLook", "SegmentTask", "look_at_segment", "place_of"]
 
-# A row holds at most this many; the audit skips the transactions of a segment with more.
+# Maximum number of open transactions in a row. The audit does not check the transactions of a
+# segment with more.
 _MAX_OPEN_TRANSACTIONS = 10_000
 
 _COPY_AGAIN = (
@@ -66,26 +67,27 @@ _COPY_AGAIN = (
     "a backup or an older version in the bucket"
 )
 _REBUILD = (
-    "run tierlog tier --repair beside the broker, or tierlog index rebuild without it: the .log "
-    "object is the truth, and the .indexes object is made again from it"
+    "run tierlog tier --repair beside the broker, or tierlog index rebuild without a broker: both "
+    "make the .indexes object again from the .log object"
 )
 _WRITTEN_SO = (
-    "the checksum of the batch is right, so the producer wrote it like this and a copy from the "
-    "broker is the same; tierlog cat --on-corrupt skip reads past it"
+    "the checksum of the batch is right, so the producer wrote the batch like this, and the broker "
+    "has the same bytes; tierlog cat --on-corrupt skip continues after the batch"
 )
 # Reasons that occur although the checksum is right.
 _SEALED = frozenset(("bad_compression", "bad_header", "bad_record", "too_large"))
 _ASK_BOTH = (
-    "one of both is not this segment's: verify --deep says whether the objects hold; if they do, "
-    "rebuild the metadata from the bucket"
+    "the objects or the metadata do not belong to this segment: run verify --deep; if it finds the "
+    "objects sound, rebuild the metadata from the bucket"
 )
 _UNKNOWN = (
-    "no reader finds it through this metadata, and retention never removes it; if it was lost, "
-    "rebuild the metadata from the bucket; remove both objects only if no metadata knows it"
+    "no reader finds the segment through this metadata, and retention never removes it; if the "
+    "metadata lost it, rebuild the metadata from the bucket; remove both objects only if no "
+    "metadata has the segment"
 )
 _UNFINISHED = (
-    "run tierlog tier again, which settles interrupted copies, with --repair also those that its "
-    "state directory does not know; nothing reads this object"
+    "nothing reads this object; run tierlog tier again to settle interrupted copies; with --repair "
+    "it also settles copies that its state directory does not know"
 )
 OBJECT_ACTIONS = {
     ProblemReason.FOREIGN_OBJECT: "nothing to do: tierlog passes over it",
@@ -96,8 +98,8 @@ OBJECT_ACTIONS = {
     ProblemReason.WRONG_SIZE: _COPY_AGAIN,
     ProblemReason.WRONG_CHECKSUM: _COPY_AGAIN,
     ProblemReason.MISSING: "nothing to do if it is being deleted: run verify again",
-    ProblemReason.DEPOSED_COPY: "nothing to do: it does not count, and the sidecar of the later "
-    "leader removes it",
+    ProblemReason.DEPOSED_COPY: "nothing to do: readers ignore this copy, and the sidecar of the "
+    "later leader removes it",
 }
 
 _NOTED = (ProblemReason.MISSING, ProblemReason.DEPOSED_COPY)
@@ -107,8 +109,9 @@ _NOTED = (ProblemReason.MISSING, ProblemReason.DEPOSED_COPY)
 class SegmentTask:
     """A segment to check.
 
-    ``objects``: `.log` and `.indexes` as listed, None unless both were listed. ``known``: the
-    segment's metadata, None without any. ``state`` is that of `AuditedSegment`.
+    ``objects`` are the listed `.log` and `.indexes` objects; None unless both were listed.
+    ``known`` is the segment's metadata; None if the segment has no metadata. ``state`` is as in
+    `AuditedSegment`.
     """
 
     objects: tuple[ObjectInfo, ObjectInfo] | None
@@ -144,7 +147,8 @@ def place_of(key: str) -> Place:
 def look_at_segment(
     store: ObjectStore, task: SegmentTask, rules: AuditRules, *, cluster_id: str | None
 ) -> SegmentLook:
-    """Check a segment of `store`, which belongs to `cluster_id` (None: unknown)."""
+    """Check a segment of `store`. The store belongs to the cluster `cluster_id`; None if
+    unknown."""
     if task.objects is None:
         assert task.known is not None
         return SegmentLook(folder=task.known.folder, segment=task.known, findings=())
@@ -204,7 +208,8 @@ def _look(
 
 
 def _orphan(key: str, age_ms: int, described: DescribedIndexes | Problem, tally: Tally) -> None:
-    """Report a segment without metadata, unless it is gone by now or does not count."""
+    """Report a segment without metadata, unless its objects are gone or are the copy of a deposed
+    leader."""
     if isinstance(described, Problem) and described.reason in _NOTED:
         return
     say = tally.problem if age_ms >= UNDER_WAY_MS else tally.note
@@ -225,8 +230,8 @@ def _check_cluster(description: SegmentDescription, cluster_id: str | None, tall
 def _check_known(
     stored: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata, tally: Tally
 ) -> None:
-    """Report differences between objects and metadata. A fact that one of them lacks is no
-    difference."""
+    """Report differences between the objects and the metadata. A value that only one of them has is
+    no difference."""
     if known.segment_size_bytes != stored.segment_size_bytes:
         tally.problem(
             log_key(stored),
@@ -257,7 +262,8 @@ _Sections = dict[IndexKind, memoryview]
 
 
 def _sections(store: ObjectStore, described: DescribedIndexes, tally: Tally) -> _Sections | None:
-    """Check the checksums of all sections, and the sections that need no log."""
+    """Read all sections; check their checksums and the remoteLogIndex. Add a finding and return
+    None if they are damaged or gone."""
     metadata = described.description.metadata
     key = indexes_key(metadata)
     try:
@@ -275,7 +281,8 @@ def _sections(store: ObjectStore, described: DescribedIndexes, tally: Tally) -> 
 
 
 def _check_remote_index(metadata: RemoteLogSegmentMetadata, data: memoryview) -> None:
-    """Check that the entries cover the whole `.log`: every byte and every offset."""
+    """Check that the entries cover every byte of the `.log` object, and that their offsets lie in
+    the segment."""
     entries = decode_remote_log_index(data, path=indexes_key(metadata))
     position = 0
     for row in range(len(entries)):
@@ -326,9 +333,9 @@ def _lineage(
 
 
 def _check_epochs(metadata: RemoteLogSegmentMetadata, lineage: LeaderEpochs) -> None:
-    """Raise CorruptDataError when the two name different epochs. A lineage begins inside the
-    segment or after it when earlier records were deleted; offsets before its beginning are not
-    compared."""
+    """Raise CorruptDataError when the metadata and `lineage` name different epochs. If earlier
+    records were deleted, the lineage begins inside or after the segment. Offsets before its
+    beginning are not compared."""
     end = metadata.end_offset + 1
     begin = max(metadata.start_offset, lineage.entries[0].start_offset if lineage else end)
     expected = LeaderEpochs(tuple(map(EpochEntry._make, metadata.leader_epochs))).clipped(
@@ -352,8 +359,7 @@ def _pairs(pairs: Iterable[tuple[int, int]]) -> str:
 def _open_transactions(
     metadata: RemoteLogSegmentMetadata, sections: _Sections | None, tally: Tally
 ) -> tuple[OpenTransaction, ...] | None:
-    """Return the open transactions of the producer snapshot, which is the state at the segment's
-    end."""
+    """Return the transactions that are open at the segment's end, from the producer snapshot."""
     if sections is None:
         return None
     data = bytes(sections[IndexKind.PRODUCER_SNAPSHOT])
@@ -370,8 +376,8 @@ def _open_transactions(
 
 
 def _ended_producers(log: StoredLog) -> tuple[int, ...]:
-    """Return the producers whose transactions end here: control batches of transactions are their
-    markers."""
+    """Return the producers whose transactions end in this segment. Transactional control batches
+    are the markers that end them."""
     markers = log.is_control & log.is_transactional
     return tuple(np.unique(log.producer_id[markers]).tolist())
 
@@ -392,7 +398,7 @@ def _deep_look(
             max_decompressed_bytes=rules.max_decompressed_bytes,
         )
     except CorruptDataError as error:
-        # The checksum is right, so the broker has the same bytes.
+        # For a reason in _SEALED the checksum is right, so the broker has the same bytes.
         another = _WRITTEN_SO if error.reason in _SEALED else _COPY_AGAIN
         tally.error(error, key, error.hint or another)
         return None

@@ -2,8 +2,8 @@
 
     audit = audit_store("s3://bucket/kafka", AuditRules(now_ms=..., retention_ms=...))
 
-It calls `plan_audit`, `look_at_segment` and `audit_partition` in threads; `spark_udfs.audit` calls
-them on a cluster. The results are the same.
+`audit_store` calls `plan_audit`, `look_at_segment` and `audit_partition` in threads.
+`spark_udfs.audit` calls the same functions on a cluster. The results are equal.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def audit_store(
 ) -> StoreAudit:
     """Audit a store, and the metadata file `metadata` (a path or ``file:`` URL) against it.
 
-    Nothing is changed. Raises as ``open_store`` and `plan_audit`, and for a store that cannot be
-    read. Damage is a finding.
+    Changes nothing. Raises the errors of ``open_store`` and `plan_audit`, and an error when the
+    store cannot be read. Damage is a finding.
     """
     watching = progress or QuietProgress()
     store = open_store(url)
@@ -97,7 +97,7 @@ def look_at_segments(
     cluster_id: str | None,
     parallel_reads: int = PARALLEL_READS,
 ) -> Iterator[tuple[SegmentTask, SegmentLook]]:
-    """Yield the result of each segment, in order. A few are read at a time."""
+    """Yield each task with its result, in order. ``parallel_reads`` segments are read at a time."""
 
     def look(task: SegmentTask) -> tuple[SegmentTask, SegmentLook]:
         return task, look_at_segment(store, task, rules, cluster_id=cluster_id)

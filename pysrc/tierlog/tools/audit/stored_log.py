@@ -1,4 +1,4 @@
-"""Reads a whole `.log` object once, a few MiB at a time: its checksum and its batches."""
+"""Reads a whole `.log` object once, a few MiB at a time, for its checksum and its batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["StoredLog", "read_stored_log"]
 
 _WINDOW_BYTES = 4 << 20
-# Threads that read segments in parallel open batches up to this size; larger ones take turns.
+# Parallel threads decompress batches up to this size. Only one thread at a time decompresses a
+# larger batch.
 _SMALL_BYTES = 8 << 20
 _LARGE_BATCH = threading.RLock()
 _LOG_OVERHEAD_BYTES = 12
@@ -37,7 +38,7 @@ _OLD_CHECKSUM_AT, _CHECKSUM_AT = 12, 17
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLog:
-    """The columns of all batches that checks need; see `BatchTable`."""
+    """The columns that the checks need, for all batches of an object; see `BatchTable`."""
 
     crc32c: int
     stop_position: int
@@ -64,8 +65,8 @@ def read_stored_log(
 ) -> StoredLog:
     """Read the object to its end and decode every record.
 
-    Of all threads that do this, one at a time holds a large batch. CorruptDataError names the first
-    byte of the first bad batch.
+    Only one thread at a time holds a large batch. Raises CorruptDataError with the position of the
+    first bad batch.
     """
     checksum = 0
     pieces: list[dict[str, npt.NDArray[np.generic]]] = []
@@ -100,8 +101,8 @@ def _windows(
     window_bytes: int,
     most_bytes: int,
 ) -> Iterator[tuple[int, Buffer, BatchTable]]:
-    """Yield position, bytes and batches of one window after the other. A batch that is too large
-    for a window widens it."""
+    """Yield the position, the bytes and the batches of each window. A window grows until its first
+    batch fits."""
     position, window = 0, window_bytes
     while position < metadata.segment_size_bytes:
         with _LARGE_BATCH if window > _SMALL_BYTES else nullcontext():
@@ -130,10 +131,10 @@ def _check(data: Buffer, most_bytes: int) -> BatchTable:
 
 
 def _require_sound_stop(table: BatchTable, data: Buffer, left_bytes: int) -> None:
-    """Raise CorruptDataError for a stop that is damage. Batches may be cut off at the end of
-    `data`, unless the segment ends there."""
+    """Raise CorruptDataError when the scan stopped at damage. A batch that the end of `data` cuts
+    off is no damage, unless the segment ends there, too."""
     size_bytes = memoryview(data).nbytes
-    # A cut-off base offset and length may be zeros only.
+    # If the next base offset and length are cut off, the bytes left may all be zero.
     is_cut = table.stop_reason is StopReason.TORN_TAIL or (
         table.stop_reason is StopReason.ZERO_TAIL
         and size_bytes - table.stop_position < _LOG_OVERHEAD_BYTES

@@ -1,6 +1,6 @@
-"""Formats of records, as kcat has them: a format string, or one JSON object a line.
+"""Formats records as kcat does: with a format string, or as one JSON object per line.
 
-Tokens of a format, which are kcat's:
+The tokens of a format string are those of kcat:
 
     %s %S %R   value, its size (-1 for null), its size as four bytes
     %k %K      key, its size (-1 for null)
@@ -10,8 +10,8 @@ Tokens of a format, which are kcat's:
     %%         a percent sign
     \\n \\r \\t \\\\ \\xXX
 
-A null value or key prints as nothing. JSON keeps null apart from empty, and has kcat's keys in
-kcat's order. JSON text cannot hold bytes that are not UTF-8: they become an object
+A null value or key prints as nothing. JSON distinguishes null from empty, and has kcat's keys in
+kcat's order. JSON text cannot hold bytes that are not UTF-8. Such bytes become an object
 ``{"base64": "..."}`` instead of a string. A format is a template of bytes and token names; the
 native core fills it in.
 """
@@ -50,7 +50,7 @@ class RecordFormat:
     parts: tuple[bytes | str, ...]
 
     def of_partition(self, topic: str, partition: int) -> _core.TextTemplate:
-        """The template for the records of one partition."""
+        """Return the template for the records of one partition."""
         same: dict[bytes | str, bytes | str] = {
             "topic": topic.encode(),
             "json_topic": encode_basestring(topic).encode(),
@@ -60,7 +60,7 @@ class RecordFormat:
 
 
 def _joined(parts: Iterable[bytes | str]) -> list[bytes | str]:
-    """Bytes that follow each other become one part."""
+    """Join adjacent bytes into one part."""
     joined: list[bytes | str] = []
     for part in parts:
         last = joined[-1] if joined else None

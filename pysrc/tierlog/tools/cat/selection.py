@@ -1,9 +1,9 @@
 """Selects the records of a partition from a log directory, a store or both, for printing.
 
-It reads from an offset or a timestamp to the present end of the log, like a consumer that does not
-wait. Records of open and aborted transactions are included unless only committed ones are
-requested; control records are not. Records above the high watermark of a log directory are
-included.
+A selection begins at an offset or a timestamp and ends at the current end of the log. It does not
+wait for new records. It includes records above the high watermark of a log directory, and records
+of open and aborted transactions unless only committed records are requested. It does not include
+control records.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Selection:
 
     @property
     def hint(self) -> str | None:
-        """Return a hint when the records differ from those requested, or there are none."""
+        """Return a hint if the records are not the requested ones, or there are no records."""
         held = f"offsets {self.log_start_offset} to {self.log_end_offset - 1}"
         if self.log_start_offset == self.log_end_offset:
             return f"{self.topic}:{self.partition} holds no records"
@@ -70,7 +70,8 @@ class Selection:
     def records(self, count: int | None = None) -> Iterator[RecordColumns]:
         """Yield at most ``count`` records in chunks of a few MiB.
 
-        Raises as ``LogReader.read``, after the sound records before the damage.
+        Raises the errors of ``LogReader.read``, after it has yielded the sound records before the
+        damage.
         """
         left = count
         pieces: Iterator[RecordColumns] = iter(())
@@ -111,9 +112,9 @@ def select_records(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> Selection:
-    """Find the partition and the range that ``wanted`` selects in it; ``store``, ``on_problem``,
-    ``config`` and
-    errors as in ``open_reader``. The end of the committed records is the last stable offset."""
+    """Find the partition and the offsets that ``wanted`` selects. ``store``, ``on_problem``,
+    ``config`` and the errors are those of ``open_reader``. The committed records end at the last
+    stable offset."""
     reader = open_reader(
         location,
         store=store,
@@ -146,7 +147,8 @@ def select_records(
 
 
 def one_ahead(pieces: Iterator[RecordColumns]) -> Iterator[RecordColumns]:
-    """Yield the same chunks; a thread reads the next one while the caller uses this one."""
+    """Yield the chunks of `pieces`. A thread reads the next chunk while the caller uses the current
+    one."""
     with ThreadPoolExecutor(1) as pool:
         following = pool.submit(next, pieces, None)
         while (piece := following.result()) is not None:

@@ -1,4 +1,4 @@
-"""How the demo shows times and rates."""
+"""Formats the times and rates of the demo."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def rate_text(size_bytes: float, time_us: float) -> str:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Return the value below which `share` of the ordered values lie; 0 without values."""
+    """Return the value below which `share` of the ordered values lie; 0 if there are no values."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0

@@ -1,5 +1,6 @@
-"""The live demo: a real client writes to a node, the node tiers under a quota and drops its local
-copies, and the client reads every record back cold.
+"""Runs the live demo: a real Kafka client writes to a node and reads every record back.
+
+In between, the node tiers the records under a quota and drops its local copies.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _SILENCE_MS = 30_000
 # Codecs that every client has.
 _CODECS = (None, "gzip")
 
-# The quota counts over short windows, so that a copy of some seconds shows it.
+# The quota counts over short windows, so that it has an effect on a copy of a few seconds.
 NODE_SETTINGS = {
     "remote.log.manager.copy.max.bytes.per.second": str(QUOTA_BYTES_PER_SECOND),
     "remote.log.manager.copy.quota.window.num": "2",
     "tierlog.copy.quota.mode": "pace",
-    # Tiering starts when the demo says so.
+    # The demo itself starts the tiering.
     "remote.log.manager.task.interval.ms": "3600000",
 }
 _TOPIC_SETTINGS = {
@@ -61,8 +62,8 @@ class DemoNode(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class LiveResult:
-    """What the demo measured. ``sent`` has the bytes that were copied by a time in ms; ``hot_us``
-    and ``cold_us`` are times from a seek to its first record."""
+    """The measurements of the demo. ``sent`` has pairs of a time in ms and the bytes copied until
+    then. ``hot_us`` and ``cold_us`` are the times from a seek to the first record after it."""
 
     data_dir: str
     store_url: str
@@ -97,7 +98,7 @@ class LiveResult:
 
     @property
     def keeps_quota(self) -> bool:
-        """Whether the copies never were ahead of the quota by more than one segment."""
+        """Whether the copies were never ahead of the quota by more than one segment."""
         return all(
             size_bytes <= self.quota_bytes_per_second * ms / 1000 + _SEGMENT_BYTES
             for ms, size_bytes in self.sent
@@ -121,10 +122,12 @@ def run_live(
     records: int = RECORDS,
     silence_ms: int = _SILENCE_MS,
 ) -> None:
-    """Run the demo against `node`, which lies in the places of `result`, and fill that in.
+    """Run the demo against `node`, whose data directory and store are those of `result`, and fill
+    in `result`.
 
-    ``say`` receives a line when a step has ended. A client that gets no answer for `silence_ms` is
-    not answered any more."""
+    ``say`` receives a line at the end of each step. A client gives up when it gets no answer for
+    `silence_ms`.
+    """
     demo = _LiveDemo(node, result, clock, timer_ns, progress, say, silence_ms)
     result.records = records
     began_ms = clock.monotonic_ms()
@@ -232,7 +235,7 @@ class _LiveDemo:
     # -- tiering
 
     def tier(self) -> None:
-        """Copy everything under the quota; the node then drops its local copies."""
+        """Copy all segments under the quota. The node then drops its local copies."""
         result, node = self._result, self._node
         began_bytes, began_ms = node.sent_bytes, self._clock.monotonic_ms()
         with ThreadPoolExecutor(1) as threads, self._progress("tiering") as bar:
@@ -264,14 +267,15 @@ class _LiveDemo:
     # -- reading
 
     def measure_reads(self) -> list[float]:
-        """Return the microseconds from a seek to its first record, for offsets all over the
-        topic."""
+        """Return the microseconds from a seek to the first record after it, for offsets all over
+        the topic."""
         from kafka import TopicPartition
 
         found = []
         with self._consumer(max_partition_fetch_bytes=64 << 10) as consumer:
             for number in range(_READS):
-                # A step that is prime to the number of records reaches all of the topic.
+                # The step has no common divisor with the number of records, so it reaches the whole
+                # topic.
                 record = number * 7_919 % self._result.records
                 partition = TopicPartition(TOPIC, record % PARTITIONS)
                 consumer.assign([partition])
@@ -282,7 +286,7 @@ class _LiveDemo:
         return found
 
     def read_back(self) -> None:
-        """Read every record through the node and compare it with what was sent."""
+        """Read every record through the node and compare it with the record that was sent."""
         from kafka import TopicPartition
 
         result, began_ms = self._result, self._clock.monotonic_ms()
@@ -330,7 +334,7 @@ class _LiveDemo:
         )
 
     def _messages(self, consumer: Any) -> Iterator[Any]:
-        """Yield the messages of a consumer; TierlogError when no more come."""
+        """Yield the messages of a consumer. Raise TierlogError when no message arrives in time."""
         while True:
             messages = consumer.poll(timeout_ms=self._silence_ms, max_records=5_000)
             if not messages:
@@ -339,7 +343,7 @@ class _LiveDemo:
                 yield from one
 
     def _is_equal(self, partition: int, offset: int, found: DemoRecord) -> bool:
-        """Compare a record with the one that was written there; note the difference."""
+        """Compare a record with the record that was written at this offset; note the difference."""
         expected = demo_record(offset * PARTITIONS + partition, self._start_ms)
         difference = find_difference(found, expected)
         if difference is not None:

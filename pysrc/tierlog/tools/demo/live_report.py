@@ -88,7 +88,7 @@ def live_commands(result: LiveResult) -> list[str]:
 
 
 def live_report_html(result: LiveResult, made_at: str) -> str:
-    """Return the page; ``made_at`` is the time that it shows."""
+    """Return the page, which shows the time ``made_at``."""
     wrong = "".join(f"<li>{escape(mismatch)}</li>" for mismatch in result.mismatches[:100])
     return page(
         "tierlog demo",
@@ -103,7 +103,7 @@ def live_report_html(result: LiveResult, made_at: str) -> str:
             section("Try next", f"<pre>{escape(chr(10).join(live_commands(result)))}</pre>"),
         ],
         footer=f"{escape(made_at)}, {result.all_ms / 1000:.1f} s in all. One machine and a client "
-        "in pure Python: this shows the shape of things, <code>make bench</code> measures them.",
+        "in pure Python: this is an illustration; <code>make bench</code> measures.",
         good=result.passed,
     )
 
@@ -165,8 +165,8 @@ def _read_legend() -> str:
 
 
 _QUOTA_NOTE = (
-    "<p class=note>Copies are paced: a segment starts when the bytes before it have passed at the "
-    "rate of the quota, so the line is never more than one segment ahead.</p>"
+    "<p class=note>Copies are paced: a segment starts when the quota has allowed all bytes before "
+    "it, so the line is never more than one segment ahead.</p>"
 )
 _READ_NOTE = (
     "<p class=note>One dot per read: from the seek of a consumer to the record of that offset. "

@@ -1,4 +1,4 @@
-"""The records of the live demo: each one follows from its number alone, so nothing is kept."""
+"""The records of the live demo. A record is computed from its number, so none are kept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NOTE_BYTES = 300
 
 
 class DemoRecord(NamedTuple):
-    """What a producer sends, and what has to come back."""
+    """A record that a producer sends and a consumer must receive unchanged."""
 
     key: bytes | None
     value: bytes | None
@@ -33,7 +33,7 @@ def demo_record(number: int, start_ms: int) -> DemoRecord:
         "note": note,
     }
     value = None if number % _NO_VALUE == 0 else json.dumps(order).encode()
-    # A client refuses a record that has neither.
+    # A client refuses a record without key and value.
     has_key = value is None or number % _NO_KEY != 0
     return DemoRecord(
         key=b"customer-%04d" % (number % 1_000) if has_key else None,
@@ -44,7 +44,7 @@ def demo_record(number: int, start_ms: int) -> DemoRecord:
 
 
 def find_difference(found: DemoRecord, expected: DemoRecord) -> str | None:
-    """Return the first field that differs and both values; None for equal records."""
+    """Return the name of the first field that differs, with both values; None for equal records."""
     for name, one, other in zip(DemoRecord._fields, found, expected, strict=True):
         if one != other:
             return f"{name}: expected {other!r:.60}, found {one!r:.60}"

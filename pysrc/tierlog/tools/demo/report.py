@@ -121,7 +121,7 @@ def _short(text: str, length: int) -> str:
 
 
 def report_html(result: DemoResult, made_at: str) -> str:
-    """Return the page; ``made_at`` is the time that it shows."""
+    """Return the page, which shows the time ``made_at``."""
     title = _verdict(result)
     sections = [
         section("Where the bytes are", _topics_chart(result), _legend(result)),
@@ -141,7 +141,7 @@ def report_html(result: DemoResult, made_at: str) -> str:
         tiles=_tiles(result),
         sections=sections,
         footer=f"{escape(made_at)}, {ms_text(result.all_us)} in all. Small segments on one "
-        "machine: this shows the shape of things, <code>make bench</code> measures them.",
+        "machine: this is an illustration; <code>make bench</code> measures.",
         good=result.passed,
     )
 
@@ -243,11 +243,12 @@ def _segment_table(result: DemoResult) -> str:
 
 
 _COLD_NOTE = (
-    "<p class=note>One dot per segment: from an offset in its middle to the first record, with "
-    "nothing open and nothing cached by tierlog: the indexes object, the remoteLogIndex entry, one "
-    "ranged read, CRC, decode. The files are in the page cache.</p>"
+    "<p class=note>One dot per segment: the time from an offset in its middle to the first record. "
+    "tierlog has nothing open or cached, so it reads the indexes object and the remoteLogIndex "
+    "entry, reads one range, checks the CRC and decodes. The files are in the page cache.</p>"
 )
 _CODEC_NOTE = (
-    "<p class=note>Stored: whole batches, headers included. Ratio: keys and values over stored "
-    "bytes. Decode: keys and values per second into columns, from segments of one codec.</p>"
+    "<p class=note>Stored: whole batches, headers included. Ratio: bytes of keys and values "
+    "divided by stored bytes. Decode: bytes of keys and values decoded into columns per second, "
+    "from segments with a single codec.</p>"
 )

@@ -1,11 +1,11 @@
-"""Runs the main job on real logs: tier them, read every record back, compare byte for byte.
+"""Tiers real logs, reads every record back and compares all bytes.
 
-It works on any broker's log directories without writing to them; ``make demo`` gives it the real
-Kafka logs of the checkout. Three comparisons decide: every object in the store
-against the broker's file, every record read from the store against the same record decoded from
-that file, and the number of records against the count of the scan.
+The logs may be any broker's; the demo does not write to them. ``make demo`` uses the Kafka logs of
+the repository. The demo compares every object in the store with the broker's file, every record
+read from the store with the record decoded from that file, and the number of records with the count
+of the scan.
 
-The measurements are small and only illustrate; ``make bench`` has the figures.
+The measurements are small and only illustrate. ``make bench`` has reliable figures.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 MIXED = "mixed"
 
 _COMPARE_BYTES = 4 << 20
-# Of several short runs the fastest one counts.
+# Short measurements are repeated this often; the fastest one counts.
 _REPEATS = 3
 
 
 class TieredRow(Protocol):
-    """The outcome of one segment; see `tierlog.sidecar.TierRow`."""
+    """The result of tiering one segment; see `tierlog.sidecar.TierRow`."""
 
     @property
     def topic(self) -> str: ...
@@ -80,8 +80,8 @@ Tier = Callable[[Sequence[str], str], Iterable[TieredRow]]
 class DemoSegment:
     """One tiered segment and the measurements of its reads.
 
-    ``codec`` is that of its data batches, or "mixed". ``cold_read_us``: from an offset in its
-    middle to the first record, with nothing open and nothing cached by tierlog.
+    ``codec`` is the codec of its data batches, or "mixed". ``cold_read_us`` is the time from an
+    offset in its middle to the first record, when tierlog has nothing open or cached.
     """
 
     topic: str
@@ -97,7 +97,7 @@ class DemoSegment:
 
     @property
     def name(self) -> str:
-        """``topic:partition @ base offset``."""
+        """The name of the segment: ``topic:partition @ base offset``."""
         return f"{self.topic}:{self.partition} @ {self.base_offset}"
 
 
@@ -114,7 +114,8 @@ class LeftOut:
 
 @dataclass(slots=True, kw_only=True)
 class CodecFigures:
-    """All batches of one codec. ``opened_bytes`` are keys and values as producers sent them."""
+    """All batches of one codec. ``opened_bytes`` is the size of keys and values as producers sent
+    them."""
 
     codec: str
     batches: int = 0
@@ -127,7 +128,7 @@ class CodecFigures:
 
 @dataclass(slots=True, kw_only=True)
 class DemoResult:
-    """The contents of the summary and the report. Times in microseconds."""
+    """The contents of the summary and the report. Times are in microseconds."""
 
     log_dirs: tuple[str, ...]
     store_url: str
@@ -146,7 +147,7 @@ class DemoResult:
 
     @property
     def passed(self) -> bool:
-        """Whether segments were tiered and all came back unchanged."""
+        """Whether segments were tiered and all of them came back unchanged."""
         return bool(self.segments) and not self.mismatches and not self.failed
 
     @property
@@ -156,17 +157,18 @@ class DemoResult:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of log tiered."""
+        """The number of tiered log bytes."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def records(self) -> int:
-        """Records tiered, transaction markers not counted."""
+        """The number of tiered records without transaction markers."""
         return sum(segment.records for segment in self.segments)
 
 
 def empty_folder(given: str | None) -> Path:
-    """Return the folder to work in, created if missing; ConfigError when it is not empty."""
+    """Create the folder to work in if it is missing, and return it. Raise ConfigError when it is
+    not empty."""
     if given is None:
         return Path(tempfile.mkdtemp(prefix="tierlog-demo-"))
     folder = Path(given).absolute()
@@ -214,7 +216,7 @@ def run_demo(
 
 
 class _Stopwatch:
-    """Return the microseconds since the last call."""
+    """Measures the microseconds between two calls of `lap_us`."""
 
     def __init__(self, timer_ns: Callable[[], int]) -> None:
         self._timer_ns = timer_ns
@@ -251,9 +253,8 @@ def _compare(
     result: DemoResult,
     stopwatch: _Stopwatch,
 ) -> None:
-    """Read one segment in every way, compare and measure. Readers do not return the deleted records
-    below the log start offset.
-    """
+    """Read one segment in every way, compare and measure. Readers leave out deleted records below
+    the log start offset."""
     partition = metadata.topic_id_partition
     topic, number = partition.topic, partition.partition
     first, end = metadata.start_offset, metadata.end_offset + 1
@@ -319,7 +320,8 @@ def _fresh_reader(store_url: str, metadata: RemoteLogSegmentMetadata) -> LogRead
 def _object_mismatch(
     metadata: RemoteLogSegmentMetadata, local: SegmentFiles, store_url: str
 ) -> str | None:
-    """Return where the `.log` object differs from the broker's file, or None."""
+    """Return a text that says where the `.log` object differs from the broker's file; None if they
+    are equal."""
     storage = ObjectStorageManager(open_store(store_url))
     with local.open() as handle:
         if handle.size_bytes != metadata.segment_size_bytes:
@@ -333,7 +335,7 @@ def _object_mismatch(
 
 
 def _record_mismatch(stored: Sequence[RecordColumns], decoded: RecordColumns) -> str | None:
-    """Return the column of records that differs between store and file, or None."""
+    """Return a text about the column that differs between store and file; None if all are equal."""
     if sum(map(len, stored)) != len(decoded):
         return f"{sum(map(len, stored))} records came back of {len(decoded)}"
     start = 0

@@ -1,7 +1,7 @@
-"""Assignments of partitions to brokers, and their JSON, which is that of Kafka's own tool.
+"""Assignments of partitions to brokers, and their JSON, whose format is that of Kafka's own tool.
 
-The files come from people and scripts, so the parser treats them as hostile: it bounds their size,
-and an error names the file and the entry.
+People and scripts write the files, so the parser treats them as hostile. It limits their size, and
+an error names the file and the entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ANY_LOG_DIR = "any"
-"""The broker chooses the log directory, or leaves the replica where it is."""
+"""The broker chooses the log directory, or leaves the replica in its present one."""
 
 _MAX_FILE_BYTES = 64 << 20
 _MAX_NUMBER = (1 << 31) - 1
@@ -51,12 +51,12 @@ Assignment = Mapping[TopicPartition, Placement]
 
 
 def partition_name(partition: TopicPartition) -> str:
-    """Return ``orders-0``, as Kafka's tool prints it."""
+    """Return the name of a partition as Kafka's tool prints it: ``orders-0``."""
     return f"{partition.topic}-{partition.partition}"
 
 
 def read_json(path: str) -> str:
-    """Return the text of a JSON file; ConfigError when it is too large or no UTF-8."""
+    """Return the text of a JSON file. Raises ConfigError when it is too large or not UTF-8."""
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
@@ -70,8 +70,8 @@ def read_json(path: str) -> str:
 def parse_assignment(text: str, source: str) -> dict[TopicPartition, Placement]:
     """Return the assignment in the JSON of Kafka's ``--reassignment-json-file``.
 
-    ``source`` is the file's name in errors. ConfigError names the entry that is wrong: another
-    version, an empty or duplicate replica, a partition given twice.
+    ``source`` is the file's name in errors. Raises ConfigError for an unknown version, for an empty
+    or duplicate replica and for a duplicate partition; the error names the entry.
     """
     found: dict[TopicPartition, Placement] = {}
     for number, entry in enumerate(_entries(text, source, "partitions")):

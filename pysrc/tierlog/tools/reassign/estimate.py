@@ -1,8 +1,10 @@
-"""How long a move takes under a throttle, and whether it ends at all (KIP-73, questions 1, 4, 5).
+"""Estimates how long a move takes under a throttle, and whether it ever ends (KIP-73, questions 1,
+4, 5).
 
-The KIP's formula takes the cluster as a whole. `Estimate.seconds` looks at each broker: the leader
-throttle of a broker bounds what it sends for the partitions that move, in-sync followers included
-(KAFKA-4313), the follower throttle what it receives for new replicas. The slowest broker decides.
+The KIP's formula treats the cluster as a whole. `Estimate.seconds` treats each broker separately,
+and the slowest broker decides. The leader throttle of a broker limits what it sends for the
+partitions that move, also to followers in sync (KAFKA-4313). The follower throttle limits what a
+broker receives for new replicas.
 """
 
 from __future__ import annotations
@@ -27,14 +29,15 @@ __all__ = [
 
 
 MIN_THROTTLE = 100
-"""The lowest throttle in B/s under which a real broker moved anything; with 50 B/s its empty
-answers to followers used up the quota."""
+"""The lowest throttle in B/s under which a real broker moved a partition. With 50 B/s, its empty
+responses to followers used up the quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """What is known of a partition: its replicas, the first of which leads when the leader is
-    unknown, the size of the leader's log and the bytes per second that producers add."""
+    """The facts about a partition: its replicas, its leader, the size of the leader's log and the
+    bytes per second that producers add. If the leader is unknown, the first replica counts as the
+    leader."""
 
     replicas: tuple[int, ...]
     leader_id: int | None
@@ -49,11 +52,11 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """All partitions of the cluster, and of its brokers the settings that the checks need.
+    """All partitions of the cluster, and the settings of its brokers that the checks need.
 
-    ``fetch_response_max_bytes`` is the largest ``replica.fetch.response.max.bytes`` of the brokers,
-    ``window_seconds`` the smallest quota window (``replication.quota.window.num`` times
-    ``.size.seconds``). None: unknown. Partitions of ``unknown_sizes`` count as empty.
+    ``fetch_response_max_bytes`` is the largest ``replica.fetch.response.max.bytes`` of the brokers.
+    ``window_seconds`` is their smallest quota window (``replication.quota.window.num`` times
+    ``.size.seconds``). None means unknown. Partitions in ``unknown_sizes`` count as empty.
     """
 
     partitions: Mapping[TopicPartition, PartitionFacts]
@@ -65,8 +68,8 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad:
-    """What a move means for one broker. ``send_bytes`` and ``receive_bytes`` are copied once;
-    the rates are the throttled bytes per second that producers add meanwhile."""
+    """The load of one broker in a move. ``send_bytes`` and ``receive_bytes`` are copied once. The
+    rates are the throttled bytes per second that producers add during the move."""
 
     broker_id: int
     send_bytes: int
@@ -81,10 +84,10 @@ class BrokerLoad:
 class Estimate:
     """The size of a move and, with a throttle, its time.
 
-    ``move_ratio`` is the KIP's: partitions that move by all partitions. ``kip_seconds`` is its
-    MoveTime, MoveRatio x log size per broker x brokers / (throttle - largest bytes in). ``seconds``
-    is the time of the slowest broker. Both are None without a throttle, and when the move never
-    ends.
+    ``move_ratio`` is the MoveRatio of the KIP: the share of partitions that move. ``kip_seconds``
+    is the MoveTime of the KIP: MoveRatio x log size per broker x brokers / (throttle - largest
+    bytes in). ``seconds`` is the time of the slowest broker. Both times are None if there is no
+    throttle or the move never ends.
     """
 
     partitions: int
@@ -113,7 +116,7 @@ def moved_partitions(
 def estimate_move(
     facts: ClusterFacts, target: Assignment, throttle_bytes_per_second: int | None = None
 ) -> Estimate:
-    """Return what moving to `target` takes. All its partitions are in `facts`."""
+    """Return the estimate of a move to `target`. `facts` must have all partitions of `target`."""
     current = {partition: one.replicas for partition, one in facts.partitions.items()}
     moved = moved_partitions(current, target)
     loads = _loads(facts, target, moved, throttle_bytes_per_second)
@@ -161,8 +164,9 @@ def _loads(
         one = facts.partitions[partition]
         new = [b for b in target[partition].replicas if b not in one.replicas]
         send[one.sender] += one.size_bytes * len(new)
-        # The leader throttle counts what in-sync followers fetch of these partitions, too. A
-        # partition whose leader leaves is led elsewhere once it has moved: on average half-way.
+        # The leader throttle also counts what followers in sync fetch of these partitions. If the
+        # leader of a partition leaves, another broker leads once the partition has moved: on
+        # average after half of the time.
         followers = len(new) + len(one.replicas) - 1
         share = 1.0 if one.sender in target[partition].replicas else 0.5
         send_rate[one.sender] += one.bytes_in_per_second * followers * share
@@ -191,10 +195,11 @@ def _loads(
 def _seconds(
     facts: ClusterFacts, size_bytes: int, rate: float, throttle: int | None, receivers: int = 1
 ) -> float | None:
-    """Return the time until `size_bytes` and what is added meanwhile have passed the throttle.
+    """Return the time until `size_bytes` and the bytes added in this time have passed the throttle;
+    None if that never happens.
 
-    The first responses to all ``receivers`` are permitted before the first of them is counted, so
-    all but one pass beside the throttle.
+    A broker permits the first responses to all ``receivers`` before it counts the first of them. So
+    all but one of these responses pass outside of the throttle.
     """
     if size_bytes == 0:
         return 0.0
@@ -208,9 +213,9 @@ def _seconds(
 def _unused(facts: ClusterFacts, throttle: int) -> float:
     """Return the bytes per second of a throttle that stay unused.
 
-    A broker divides by the time since its oldest sample, not since the one before it, so on average
-    half a response per window is counted too much. With larger responses than the window permits,
-    single responses decide and nothing is certain.
+    A broker divides by the time since its oldest sample, although the bytes of that sample took
+    time as well. So it overstates the rate, on average by half a response per window. If a single
+    response exceeds the window, no such average holds.
     """
     response, window = facts.fetch_response_max_bytes, facts.window_seconds
     if response is None or window is None or response >= throttle * window:
@@ -227,11 +232,11 @@ def check_throttle(
     estimate: Estimate,
     network_bytes_per_second: int | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Return why the move never ends under its throttle, and what else is doubtful.
+    """Return the reasons why the move never ends under its throttle, and other doubts about it.
 
-    The KIP's conditions: IN < T < N - IN/R, with the incoming bytes IN of a broker, the throttle T,
-    the network N (left out when unknown) and R replicas; and ``replica.fetch.response.max.bytes``
-    below the throttle times the quota window.
+    The KIP's conditions are IN < T < N - IN/R: IN is the incoming bytes of a broker, T the
+    throttle, N the network bandwidth (left out when unknown) and R the number of replicas. The KIP
+    also requires ``replica.fetch.response.max.bytes`` below the throttle times the quota window.
     """
     throttle = estimate.throttle_bytes_per_second
     if throttle is None:
@@ -239,8 +244,8 @@ def check_throttle(
     never = [_never(one, throttle) for one in estimate.brokers if one.seconds is None]
     if throttle < MIN_THROTTLE and estimate.moved_partitions:
         never.append(
-            f"a throttle of {throttle:,} B/s: brokers count their empty answers as well, expected "
-            f"at least {MIN_THROTTLE} B/s"
+            f"a throttle of {throttle:,} B/s: brokers also count their empty responses, "
+            f"so expected at least {MIN_THROTTLE} B/s"
         )
     doubts = list(_doubts(facts, estimate.brokers, throttle, network_bytes_per_second))
     return never, doubts

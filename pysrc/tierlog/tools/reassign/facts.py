@@ -27,7 +27,7 @@ _WINDOW_NUM, _WINDOW_SECONDS = (
 
 
 def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> ClusterFacts:
-    """Return the facts of all partitions; the rate of incoming bytes is measured over `sample_ms`,
+    """Return the facts of all partitions. The rate of incoming bytes is measured over `sample_ms`,
     from the growth of the leaders' logs."""
     states = admin.partitions()
     ongoing = admin.reassignments()
@@ -39,7 +39,7 @@ def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> Clu
         clock.sleep(sample_ms)
         after = leader_sizes(admin, states, brokers)
         seconds = max(1, clock.monotonic_ms() - started_ms) / 1000
-        # A log that retention made shorter says nothing about what came in.
+        # If retention made a log shorter, its growth does not show the incoming bytes.
         rates = {
             partition: max(0, size - before.get(partition, size)) / seconds
             for partition, size in after.items()
@@ -73,7 +73,8 @@ def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> Clu
 def leader_sizes(
     admin: ClusterAdmin, states: Mapping[TopicPartition, PartitionState], brokers: Collection[int]
 ) -> dict[TopicPartition, int]:
-    """Return the size of each leader's log; without a leader, that of the largest replica."""
+    """Return the size of each partition: that of the leader's log or, if there is no leader, of the
+    largest replica."""
     sizes: dict[TopicPartition, int] = {}
     for one in admin.replicas(states, brokers):
         if one.is_future or one.partition not in states:
@@ -89,7 +90,7 @@ def leader_sizes(
 def current_assignment(
     states: Mapping[TopicPartition, PartitionState], replicas: Iterable[Replica]
 ) -> dict[TopicPartition, Placement]:
-    """Return where the partitions are, with the log directories that brokers report."""
+    """Return the replicas of each partition, with the log directories that brokers report."""
     where = {(one.partition, one.broker_id): one.log_dir for one in replicas if not one.is_future}
     return {
         partition: Placement(

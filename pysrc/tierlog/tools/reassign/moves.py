@@ -1,8 +1,8 @@
 """Generates, starts, verifies, cancels and lists moves of partitions.
 
-The steps of a move come in an order that leaves no unthrottled traffic after a crash: first the
-lists of throttled replicas, then the rates, then the reassignment. After a crash between two of
-them, `verify_moves` clears what was set, and a second `start_moves` completes the rest.
+A move is started in this order: the lists of throttled replicas, the rates, the reassignment. So no
+traffic is unthrottled, even after a crash between two of these steps. After such a crash,
+`verify_moves` removes the settings, or another `start_moves` completes the remaining steps.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated:
-    """The present and the proposed assignment of the chosen topics."""
+    """The current and the proposed assignment of the chosen topics."""
 
     current: Assignment
     proposed: Assignment
@@ -71,7 +71,8 @@ class Generated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What `start_moves` did. ``unthrottled_broker_ids`` are down: their rates could not be set."""
+    """The result of `start_moves`. The brokers ``unthrottled_broker_ids`` are down, so their rates
+    could not be set."""
 
     current: Assignment
     target: Assignment
@@ -99,7 +100,7 @@ class MoveStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """The status of one partition: the replicas it has and those it should have."""
+    """The status of one partition, the replicas it has and the replicas it should have."""
 
     partition: TopicPartition
     status: MoveStatus
@@ -123,7 +124,8 @@ class PartitionStatus:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirMove:
     """The move of a replica to another log directory of its broker. ``found`` is the directory that
-    has it now, None without any; ``moving_to`` the one it is being copied to."""
+    has the replica now; None if no directory has it. ``moving_to`` is the directory to which the
+    broker is copying it."""
 
     partition: TopicPartition
     broker_id: int
@@ -140,7 +142,7 @@ class DirMove:
         return MoveStatus.DONE if is_there else MoveStatus.FAILED
 
     def started_text(self) -> str:
-        """Return what Kafka's tool prints when the move starts."""
+        """Return the text that Kafka's tool prints when the move starts."""
         return (
             f"Successfully started moving log directory to {self.log_dir} for replica "
             f"{partition_name(self.partition)} with broker {self.broker_id}"
@@ -170,8 +172,8 @@ class DirMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearedThrottles:
-    """The brokers and topics whose throttles were removed. ``unreachable_broker_ids`` are down and
-    keep theirs."""
+    """The brokers and topics whose throttles were removed. The brokers ``unreachable_broker_ids``
+    are down and keep their throttles."""
 
     broker_ids: tuple[int, ...]
     topics: tuple[str, ...]
@@ -182,8 +184,9 @@ class ClearedThrottles:
 class Status:
     """The status of all moves of a plan.
 
-    ``is_moving``: some partition of the cluster moves, of this plan or of another. ``cleared`` is
-    None while throttles are still needed or preserved.
+    ``is_moving`` says whether any partition of the cluster moves, whether it is in the plan or not.
+    ``cleared`` is None if the throttles were kept: they are still needed, or the caller preserves
+    them.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -193,7 +196,7 @@ class Status:
 
     @property
     def is_done(self) -> bool:
-        """Whether every partition and replica is where the plan wants it."""
+        """Whether every partition and replica is on the broker and in the directory of the plan."""
         return all(status is MoveStatus.DONE for status in self.statuses())
 
     def statuses(self) -> Iterator[MoveStatus]:
@@ -211,10 +214,11 @@ def generate_moves(
     rack_aware: bool = True,
     draw: Callable[[int], int],
 ) -> Generated:
-    """Propose an assignment of `topics` to these brokers; nothing is changed.
+    """Propose an assignment of `topics` to these brokers. It changes nothing.
 
-    ``minimal`` moves few replicas (`spread_minimally`), otherwise it is Kafka's own spread with
-    ``draw(n)`` as its source of chance. ConfigError for an unknown topic or broker.
+    With ``minimal``, few replicas move (`spread_minimally`). Otherwise the proposal is Kafka's own
+    spread, for which ``draw(n)`` returns a random number below n. Raises ConfigError for an unknown
+    topic or broker.
     """
     live = admin.brokers()
     require_brokers(live, broker_ids)
@@ -241,8 +245,8 @@ def generate_moves(
 def read_current(
     admin: ClusterAdmin, states: Mapping[TopicPartition, PartitionState]
 ) -> dict[TopicPartition, Placement]:
-    """Return where partitions are now, with their log directories; ``any`` on brokers that are
-    down."""
+    """Return the current replicas of partitions, with their log directories; ``any`` on brokers
+    that are down."""
     live = {one.broker_id for one in admin.brokers()}
     asked = live & {one for state in states.values() for one in state.replicas}
     return current_assignment(states, admin.replicas(states, asked))
@@ -261,12 +265,12 @@ def start_moves(
 ) -> Started:
     """Move partitions to `target`, under throttles if they are given.
 
-    ``additional`` permits it while other partitions move. Partitions that already move to the same
-    replicas go on, under the new throttle. ``same_replica_count`` refuses to change the number of
-    a partition's replicas. ``preserve_throttles`` keeps entries of throttled replicas that are set
-    already, and rates that are set. ``on_step`` gets each completed step, in the words of Kafka's
-    tool. ConfigError, before anything is changed, for unknown partitions,
-    brokers or log directories; AdminError when the cluster refuses.
+    ``additional`` allows to start while other partitions move. Partitions that already move to the
+    same replicas continue under the new throttle. ``same_replica_count`` refuses to change the
+    number of a partition's replicas. ``preserve_throttles`` keeps the throttled replicas and the
+    rates that are already set. ``on_step`` receives each completed step, in the words of Kafka's
+    tool. Raises ConfigError, before any change, for unknown partitions, brokers or log directories,
+    and AdminError when the cluster refuses.
     """
     states = admin.partitions({one.topic for one in target})
     require_partitions(states, target)
@@ -317,7 +321,7 @@ def start_moves(
 def _require_no_other(
     ongoing: Mapping[TopicPartition, OngoingReassignment], target: Assignment
 ) -> None:
-    """Raise ConfigError when a partition moves elsewhere than `target` wants."""
+    """Raise ConfigError when a partition already moves to other replicas than those of `target`."""
     for partition, one in ongoing.items():
         if partition not in target or one.target != target[partition].replicas:
             raise ConfigError(
@@ -331,7 +335,7 @@ def _require_no_other(
 def _involved(
     target: Assignment, origins: Mapping[TopicPartition, tuple[int, ...]], live_ids: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the brokers of a move that are live, and those that are down."""
+    """Return the brokers of a move: first those that are live, then those that are down."""
     found = {one for some in origins.values() for one in some}
     found.update(one for placement in target.values() for one in placement.replicas)
     return tuple(sorted(found & live_ids)), tuple(sorted(found - live_ids))
@@ -349,7 +353,7 @@ def _require_same_count(
             )
 
 
-# How long the metadata cache of a broker may be behind the controller.
+# Time for which the metadata cache of a broker may be behind the controller.
 _CACHE_MS = 5_000
 _VERIFY_WARNING = (
     "Warning: You must run --verify periodically, until the reassignment completes, to ensure the "
@@ -360,8 +364,8 @@ _VERIFY_WARNING = (
 def _with_ongoing(
     target: Assignment, current: Assignment, ongoing: Mapping[TopicPartition, OngoingReassignment]
 ) -> tuple[dict[TopicPartition, Placement], dict[TopicPartition, tuple[int, ...]]]:
-    """Return the targets and the origins of the plan and of all other moves, as the lists of
-    throttled replicas need them."""
+    """Return the targets and the original replicas of the plan and of all other moves. The lists of
+    throttled replicas need both."""
     whole = {partition: Placement(one.target) for partition, one in ongoing.items()} | dict(target)
     origins = {
         partition: ongoing[partition].origin
@@ -373,7 +377,8 @@ def _with_ongoing(
 
 
 class _ChangedSettings:
-    """Changes settings and remembers what they were, to undo it when nothing could be moved."""
+    """Changes settings, and remembers the old values to restore them when no partition could be
+    moved."""
 
     def __init__(self, admin: ClusterAdmin) -> None:
         self._admin = admin
@@ -385,7 +390,7 @@ class _ChangedSettings:
     def change(
         self, before: Mapping[Resource, Mapping[str, str]], changes: Iterable[SettingsChange]
     ) -> None:
-        """Make the changes; ``before`` has the present settings of their resources."""
+        """Make the changes. ``before`` has the current settings of their resources."""
         changes = list(changes)
         for one in changes:
             old = self._before.setdefault(one.resource, {})
@@ -398,7 +403,7 @@ class _ChangedSettings:
             raise
 
     def undo(self) -> None:
-        """Bring back what was set before the first change."""
+        """Restore the settings from before the first change."""
         self._admin.change_settings(
             SettingsChange(
                 resource=resource,
@@ -426,7 +431,9 @@ def _reassign(admin: ClusterAdmin, target: Assignment, settings: _ChangedSetting
     if len(refused) == len(target):
         settings.undo()
         raise AdminError(f"{text}; nothing was changed")
-    raise AdminError(f"{text}; the others move, and throttles stay: run --verify, or --cancel")
+    raise AdminError(
+        f"{text}; the others move, and the throttles stay set: run --verify or --cancel"
+    )
 
 
 def _throttle_topics(
@@ -502,8 +509,8 @@ def _place_new_replicas(
     wanted: Mapping[tuple[TopicPartition, int], str],
     current: Assignment,
 ) -> None:
-    """Tell brokers the log directories of replicas that they do not have yet: they create them
-    there. A broker answers that it has no such replica, which is no error here."""
+    """Tell brokers in which log directories to create the replicas that they do not have yet. A
+    broker answers that it has no such replica, which is no error here."""
     admin.move_log_dirs(
         {key: path for key, path in wanted.items() if key[1] not in current[key[0]].replicas}
     )
@@ -514,7 +521,8 @@ def _move_dirs(
     wanted: Mapping[tuple[TopicPartition, int], str],
     current: Assignment,
 ) -> tuple[DirMove, ...]:
-    """Start the moves between log directories of one broker; return all that the plan names."""
+    """Start the moves between log directories of one broker. Return every log directory of the plan
+    as a move."""
     moves = {
         key: path
         for key, path in wanted.items()
@@ -541,8 +549,8 @@ def verify_moves(
 ) -> Status:
     """Return the status of each move of `target`.
 
-    When nothing moves anywhere in the cluster, the throttles of all brokers and of the plan's
-    topics are removed, unless ``preserve_throttles``.
+    When no partition of the cluster moves, it also removes the throttles of all brokers and of the
+    plan's topics, unless ``preserve_throttles`` is set.
     """
     ongoing = admin.reassignments()
     clock = clock or SystemClock()
@@ -565,8 +573,8 @@ def verify_moves(
 
 
 def _may_be_behind(one: PartitionStatus) -> bool:
-    """Return whether the broker may not know yet that the old replicas are gone: its metadata cache
-    is behind the controller for a moment after a move."""
+    """Return whether the broker may still list old replicas that are gone. Its metadata cache is
+    behind the controller for a moment after a move."""
     return one.status is MoveStatus.FAILED and set(one.target) < set(one.replicas)
 
 
@@ -663,8 +671,8 @@ class Cancelled:
 def cancel_moves(
     admin: ClusterAdmin, target: Assignment, *, preserve_throttles: bool = False
 ) -> Cancelled:
-    """Cancel the moves of `target` that go on, and remove the throttles unless
-    ``preserve_throttles`` or other partitions still move."""
+    """Cancel the active moves of `target`. Also remove the throttles, unless ``preserve_throttles``
+    is set or other partitions still move."""
     ongoing = admin.reassignments()
     partitions = tuple(one for one in sorted(target) if one in ongoing)
     refused = admin.reassign(dict.fromkeys(partitions))

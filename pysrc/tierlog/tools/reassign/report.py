@@ -28,7 +28,7 @@ _COLOURS = 6
 
 
 def plain_value(value: Any) -> Any:
-    """Return a result as a JSON document has it: objects for dataclasses and partitions."""
+    """Return a result in the form of a JSON document. Dataclasses and partitions become objects."""
     if isinstance(value, TopicPartition):
         return value._asdict()
     if is_dataclass(value):
@@ -42,7 +42,7 @@ def plain_value(value: Any) -> Any:
 
 
 def time_text(seconds: float | None) -> str:
-    """Return ``1 h 20 min``, ``45 s``; ``never`` for None."""
+    """Return a time such as ``1 h 20 min`` or ``45 s``; ``never`` for None."""
     if seconds is None:
         return "never"
     whole = round(seconds)
@@ -55,8 +55,8 @@ def time_text(seconds: float | None) -> str:
 
 
 def estimate_text(estimate: Estimate) -> Iterator[str]:
-    """Yield the size of a move, what each broker sends and receives, and with a throttle its
-    time."""
+    """Yield lines about the size of a move, the load of each broker and, if there is a throttle,
+    the time."""
     yield (
         f"MoveRatio {estimate.move_ratio:.3f}: {estimate.moved_partitions} of "
         f"{estimate.partitions} partitions move, {human_size(estimate.move_bytes)}"
@@ -85,7 +85,7 @@ def estimate_text(estimate: Estimate) -> Iterator[str]:
 
 
 def cleared_text(cleared: ClearedThrottles) -> Iterator[str]:
-    """Yield which throttles were removed, in the words of Kafka's tool."""
+    """Yield lines about the removed throttles, in the words of Kafka's tool."""
     brokers, topics = cleared.broker_ids, cleared.topics
     yield f"Clearing broker-level throttles on {_named('broker', brokers)}"
     if topics:

@@ -1,4 +1,4 @@
-"""Shows the progress of moves: a table that is drawn again on a terminal, else a line each."""
+"""Shows the progress of moves: a table that is redrawn on a terminal, otherwise lines of text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _print_line(progress: MoveProgress, stream: TextIO) -> None:
 
 
 def progress_screen(progress: MoveProgress) -> Any:
-    """Return what `rich` draws: the line of figures, a bar, and a row for each broker."""
+    """Return the screen for `rich`: the line of figures, a bar, and a row for each broker."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.table import Table

@@ -1,7 +1,7 @@
-"""Proposes assignments: one that moves as little as possible, and Kafka's own spread.
+"""Proposes assignments: one that moves as few replicas as possible, and Kafka's own spread.
 
-Both keep the number of replicas of each partition, and put no two of them into the same rack while
-another rack has none.
+Both keep the number of replicas of each partition. Neither puts two replicas of a partition into
+one rack while another rack has none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tierlog.log.checkpoint import TopicPartition
 __all__ = ["Racks", "spread_as_kafka", "spread_minimally"]
 
 Racks = Mapping[int, str | None]
-"""The rack of each broker that may hold replicas; None for a broker without one."""
+"""The rack of each broker that may hold replicas; None for a broker without a rack."""
 
 _Replicas = tuple[int, ...]
 
@@ -25,10 +25,11 @@ def spread_minimally(
 ) -> dict[TopicPartition, _Replicas]:
     """Return an assignment to the brokers of `racks` that moves few replicas.
 
-    A replica moves only from a broker that is not among them, from a rack that holds the partition
-    twice while another has none, or to level the brokers: in the end their numbers of replicas
-    differ by at most one, as far as racks permit. A new replica takes the position of the
-    one it replaces, so that the preferred leaders move with the replicas.
+    A replica moves for one of three reasons: its broker is not in `racks`, its rack holds the
+    partition twice while another rack has none, or its broker has more replicas than others. In the
+    end the numbers of replicas of two brokers differ by at most one, as far as racks permit. A new
+    replica takes the position of the old one in the list, so the preferred leadership moves with
+    the replica.
     """
     _check(current, racks)
     spread = _Minimal(current, racks)
@@ -42,13 +43,13 @@ def spread_minimally(
 
 
 def _in_place(before: _Replicas, after: Sequence[int]) -> _Replicas:
-    """Return the replicas of `after`, those of `before` where they were."""
+    """Return the replicas of `after`. Replicas that are also in `before` keep their positions."""
     added = iter([one for one in after if one not in before])
     return tuple(one if one in after else next(added) for one in before)
 
 
 class _Minimal:
-    """An assignment that is being changed, and the number of replicas of each broker."""
+    """An assignment under change, and the number of replicas of each broker."""
 
     def __init__(self, current: Mapping[TopicPartition, _Replicas], racks: Racks) -> None:
         self._racks = racks
@@ -59,7 +60,7 @@ class _Minimal:
         self._preferred = Counter(some[0] for some in current.values())
 
     def leave_brokers(self) -> None:
-        """Replace the replicas on other brokers."""
+        """Replace the replicas on brokers that are not in `racks`."""
         for replicas in self.assigned.values():
             for index, one in enumerate(replicas):
                 if one not in self._racks:
@@ -77,7 +78,8 @@ class _Minimal:
     def level(self) -> None:
         """Move replicas from fuller to emptier brokers until no move levels them further."""
         mean = sum(self._held.values()) / len(self._racks)
-        # First to the mean, so that no replica moves twice; racks may leave a larger difference.
+        # Level to the mean first, so that no replica moves twice. Racks may leave a larger
+        # difference, which the second round reduces.
         for floor in (mean, 0.0):
             while self._unload_brokers(floor):
                 pass
@@ -92,8 +94,8 @@ class _Minimal:
         return any(moved)
 
     def _unload(self, full: int, partitions: Sequence[TopicPartition], floor: float) -> bool:
-        """Move some of a broker's `partitions` to brokers with at least two replicas less, while it
-        has more than `floor`; return whether one moved."""
+        """Move some of a broker's `partitions` to brokers with at least two replicas fewer, while
+        the broker has more than `floor` replicas. Return whether a replica moved."""
         has_moved = False
         for partition in partitions:
             emptiest_first = sorted(
@@ -128,8 +130,8 @@ class _Minimal:
         return self._rack_of[other] not in taken
 
     def _best(self, replicas: Sequence[int], index: int) -> int:
-        """Return the broker for the replica at `index`: a new rack first, then few replicas, then
-        for the first replica few preferred leaderships."""
+        """Return the best broker for the replica at `index`. It prefers a new rack, then few
+        replicas and, for the first replica, few preferred leaderships."""
         kept = [one for n, one in enumerate(replicas) if n != index]
         taken = {self._rack_of[one] for one in kept if one in self._rack_of}
         leads = self._preferred if index == 0 else Counter[int]()
@@ -157,12 +159,14 @@ class _Minimal:
 def spread_as_kafka(
     current: Mapping[TopicPartition, _Replicas], racks: Racks, draw: Callable[[int], int]
 ) -> dict[TopicPartition, _Replicas]:
-    """Return the spread of Kafka's tool up to 3.9 (``AdminUtils.assignReplicasToBrokers``): round
-    robin from a random broker, followers at a growing distance, racks in turn when every broker has
-    one. Later tools shuffle (``StripedReplicaPlacer``), with the same properties.
+    """Return the spread of Kafka's tool up to 3.9 (``AdminUtils.assignReplicasToBrokers``).
 
-    ``draw(n)`` returns a random number below n: the first broker and the first distance of each
-    topic. Kafka's tool moves most partitions that way.
+    It assigns leaders round robin from a random broker, and followers at a growing distance. If
+    every broker has a rack, it takes the racks in turn. Later tools shuffle
+    (``StripedReplicaPlacer``), and their spreads have the same properties.
+
+    ``draw(n)`` returns a random number below n. It gives the first broker and the first distance of
+    each topic. So Kafka's tool moves most partitions.
     """
     _check(current, racks)
     arranged, rack_count = _arrange(racks)
@@ -200,7 +204,8 @@ def _spread_one(
 
 
 def _arrange(racks: Racks) -> tuple[list[int], int]:
-    """Return the brokers with racks in turn, and the number of racks; 1 when racks do not count."""
+    """Return the brokers, ordered so that racks alternate, and the number of racks; 1 when racks do
+    not count."""
     if any(rack is None for rack in racks.values()):
         return sorted(racks), 1
     by_rack: dict[str, list[int]] = {}
@@ -213,7 +218,7 @@ def _arrange(racks: Racks) -> tuple[list[int], int]:
 
 
 def _rack(racks: Racks, broker_id: int) -> str:
-    """Return the broker's rack; brokers without one are alone in theirs."""
+    """Return the broker's rack. A broker without a rack counts as a rack of its own."""
     return racks.get(broker_id) or f"\0{broker_id}"
 
 

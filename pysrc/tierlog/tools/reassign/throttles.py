@@ -1,7 +1,7 @@
 """KIP-73's settings: the throttled replicas of topics and the rates of brokers.
 
 A list of throttled replicas is ``partition:broker,...`` or ``*`` for all replicas of the topic.
-Kafka sorts the entries as text. The KIP also writes ``partition-broker``, which is accepted.
+Kafka sorts the entries as text. The parser also accepts ``partition-broker``, as in the KIP.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MAX_NUMBER = (1 << 31) - 1
 
 
 class TopicThrottle(NamedTuple):
-    """The throttled replicas of a topic, (partition, broker) each; None: all of them."""
+    """The throttled replicas of a topic, as (partition, broker) pairs."""
 
     leader: frozenset[tuple[int, int]]
     follower: frozenset[tuple[int, int]]
@@ -52,8 +52,8 @@ class TopicThrottle(NamedTuple):
 def parse_replicas(text: str) -> frozenset[tuple[int, int]] | None:
     """Return the (partition, broker) pairs of a list of throttled replicas; None for ``*``.
 
-    ValueError names the entry that Kafka would refuse: blanks, text, negative numbers, an empty
-    entry, or ``*`` beside others.
+    Raises ValueError for an entry that Kafka would refuse, and names it: blanks, text, negative
+    numbers, an empty entry, or ``*`` beside other entries.
     """
     if text == ALL_REPLICAS:
         return None
@@ -72,16 +72,16 @@ def parse_replicas(text: str) -> frozenset[tuple[int, int]] | None:
 
 
 def format_replicas(pairs: Iterable[tuple[int, int]]) -> str:
-    """Return the setting's value as Kafka's tool writes it: entries sorted as text."""
+    """Return the value of the setting as Kafka's tool writes it, with entries sorted as text."""
     return ",".join(sorted(f"{partition}:{broker}" for partition, broker in set(pairs)))
 
 
 def merge_replicas(existing: str | None, added: Iterable[tuple[int, int]]) -> str:
-    """Return a list with the entries of both; an ``existing`` ``*`` has all of them."""
+    """Return a list with the entries of both. If ``existing`` is ``*``, the result is ``*``."""
     try:
         before = parse_replicas(existing or "")
     except ValueError:
-        # Kafka took it, so it is no list that this code knows: the new entries replace it.
+        # Kafka accepted a list that this code cannot parse. The new entries replace it.
         before = frozenset()
     return ALL_REPLICAS if before is None else format_replicas({*before, *added})
 
@@ -91,8 +91,8 @@ def throttled_replicas(
 ) -> dict[str, TopicThrottle]:
     """Return the throttled replicas of each topic of a move.
 
-    KIP-73: the leader throttle holds for all existing replicas of the partitions that move, as each
-    of them may lead; the follower throttle for the replicas that are created.
+    KIP-73: the leader throttle applies to all existing replicas of the partitions that move, since
+    each of them may lead. The follower throttle applies to the new replicas.
     """
     leaders: dict[str, set[tuple[int, int]]] = {}
     followers: dict[str, set[tuple[int, int]]] = {}

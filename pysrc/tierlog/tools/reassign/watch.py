@@ -22,13 +22,13 @@ __all__ = ["BrokerProgress", "MoveProgress", "MoveWatch"]
 
 _RATE_WINDOW_MS = 15_000
 STUCK_MS = 30_000
-"""A move whose SumReplicaLag has reached no new minimum for so long is stuck."""
+"""A move is stuck when its SumReplicaLag has reached no new minimum for this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerProgress:
-    """What one broker sends and receives for the moves, in bytes per second, its throttles (None:
-    none is set) and the bytes that its new replicas lack."""
+    """The progress of one broker: the bytes per second that it sends and receives for the moves,
+    its throttles (None if not set) and the bytes that its new replicas still lack."""
 
     broker_id: int
     send_bytes_per_second: float
@@ -42,12 +42,11 @@ class BrokerProgress:
 class MoveProgress:
     """The state of all moves at one moment.
 
-    ``move_bytes`` is the size of all new replicas, ``moved_bytes`` what they hold already.
-    ``sum_replica_lag_bytes`` is the KIP's SumReplicaLag, in bytes: followers do not report how many
-    records they lack.
-    ``seconds_left_measured`` follows from the rate of the last seconds, ``seconds_left_estimated``
-    from the throttles; None: unknown, or never at this rate. ``suggested_throttle`` is set when the
-    move is stuck.
+    ``move_bytes`` is the size of all new replicas, and ``moved_bytes`` is the size that they have
+    reached. ``sum_replica_lag_bytes`` is the SumReplicaLag of the KIP. It is in bytes, since
+    followers do not report how many records they lack. ``seconds_left_measured`` is computed from
+    the rate of the last seconds, ``seconds_left_estimated`` from the throttles. None means unknown,
+    or that the move never ends at this rate. ``suggested_throttle`` is set when the move is stuck.
     """
 
     timestamp_ms: int
@@ -79,10 +78,10 @@ class _Sample:
 
 
 class MoveWatch:
-    """Follows the partitions that move in the cluster. Not for several threads.
+    """Follows the partitions that move in the cluster. Only one thread may use it.
 
-    ``adding`` limits it to these partitions, and names the brokers that get a replica of each, as
-    far as known. None follows every partition, from when it is first seen to move.
+    ``adding`` has the partitions to follow and, as far as known, the brokers that get a new replica
+    of each. If it is None, the watch follows every partition as soon as it sees it move.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class MoveWatch:
         self._throttles: dict[int, tuple[int | None, int | None]] = {}
 
     def measure(self) -> MoveProgress:
-        """Ask the cluster and return the present progress."""
+        """Ask the cluster, and return the current progress."""
         now_ms = self._clock.monotonic_ms()
         ongoing = {
             partition: one
@@ -131,7 +130,8 @@ class MoveWatch:
         states: Mapping[TopicPartition, PartitionState],
         replicas: Iterable[Replica],
     ) -> dict[int, int]:
-        """Note the sizes of leaders and new replicas; return the lag of the new ones by broker."""
+        """Record the sizes of leaders and new replicas. Return the lag of the new replicas by
+        broker."""
         found = {(one.partition, one.broker_id): one for one in replicas if not one.is_future}
         lags: dict[int, int] = defaultdict(int)
         for partition, adding in self._adding.items():
@@ -225,7 +225,8 @@ class MoveWatch:
         )
 
     def _estimate_left(self) -> float | None:
-        """Return the time that the throttles permit for the remaining bytes; None without any."""
+        """Return the time that the remaining bytes take under the throttles; None if no throttle
+        applies."""
         send: dict[int, int] = defaultdict(int)
         receive: dict[int, int] = defaultdict(int)
         for (partition, broker_id), size in self._sizes.items():

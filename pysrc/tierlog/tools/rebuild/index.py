@@ -2,12 +2,12 @@
 
     report = rebuild_index("/var/lib/kafka/data", target="/mnt/indexes", jobs=4, now_ms=...)
 
-A worker calls `rebuild_task`: it takes chains of segments, scans each byte once, and returns rows.
-The written bytes depend only on the source, and only a damaged `.indexes` object is ever replaced.
-So a task may run twice, and two runs may overlap.
+A worker calls `rebuild_task`, which scans each byte of its chains of segments once and returns
+rows. The written bytes depend only on the source, and a task replaces no objects except damaged
+`.indexes` objects. So a task may run twice, and two runs may overlap.
 
-The remote index files of a store's partitions are made from the `.indexes` objects. Their tasks,
-for `remote_index_task`, run after all others.
+The remote index files of a store's partitions are made from the `.indexes` objects. So the tasks
+for them, which `remote_index_task` runs, come after all others.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ __all__ = [
 
 _REMOTE_INDEX = instance_of("a RemoteIndexConfig", RemoteIndexConfig)
 
-# Threads scan this much before processes have started.
+# Threads scan this many bytes in the time that processes need to start.
 DEFAULT_PROCESS_BYTES = 4 << 30
 _MAX_RESTARTS = 3
 
@@ -106,9 +106,10 @@ _Result = TypeVar("_Result")
 class RebuildPlan:
     """The tasks of a run, and the results of its planning.
 
-    ``tasks`` are for `rebuild_task`. ``index_tasks``, of a store with a target, are for
-    `remote_index_task` and run after all others; pass their results to `with_remote_indexes`.
-    ``looked`` and ``outcomes`` are segments of a store that need no task.
+    ``tasks`` are for `rebuild_task`. ``index_tasks`` are for `remote_index_task`; a plan has them
+    only for a store with a target. They must run after all ``tasks``; pass their results to
+    `with_remote_indexes`. ``looked`` and ``outcomes`` have the results of segments of a store that
+    need no task.
     """
 
     source: str
@@ -135,7 +136,8 @@ class RebuildPlan:
     def summary(
         self, outcomes: Mapping[str, int], severities: Mapping[str, int], *, partitions: int
     ) -> RebuildSummary:
-        """Return the figures of the run: its segments by outcome, its findings by severity."""
+        """Return the figures of the run: the number of segments by outcome and of findings by
+        severity."""
 
         def count(*wanted: Outcome) -> int:
             return sum(outcomes.get(outcome, 0) for outcome in wanted)
@@ -206,7 +208,8 @@ class RebuildReport:
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
     """Rebuild the segments of one task, in any process. It opens its own stores and shares nothing.
 
-    Damage of a segment, its files or its store is a finding in its row, never an error.
+    Damage of a segment, its files or its store is a finding in the outcome of the segment, never an
+    error.
     """
     chains = [*task.chains()]
     outcomes = [*rebuild_log_chains([one for one in chains if isinstance(one, LogChain)])]
@@ -239,24 +242,25 @@ def plan_rebuild(
     least_bytes: int = 0,
     look: LookAtListed | None = None,
 ) -> RebuildPlan:
-    """Plan `rebuild_index` for `slots` workers. The plan takes some ten bytes for each segment.
+    """Plan `rebuild_index` for `slots` workers. The plan takes a few dozen bytes of memory per
+    segment.
 
-    A task has at least ``least_bytes``. ``look`` reads the `.indexes` objects of a store elsewhere
-    than in this process. ``remote_index`` has the settings of the nodes whose files are rebuilt:
-    the same settings make the same bytes.
+    A task has at least ``least_bytes``. ``look`` reads the `.indexes` objects of a store, for
+    example in other processes; by default this process reads them. ``remote_index`` has the
+    settings of the nodes whose files are rebuilt. Equal settings make equal bytes.
 
-    ConfigError for a target that is missing, a broker's, or part of the source, and for a store in
-    Kafka's own layout. RemoteStorageError when a store does not answer. Otherwise raises as
-    `open_log_dir`, `open_store` and ``look``.
+    Raises ConfigError for a target that is missing, belongs to a broker or is part of the source,
+    and for a store in Kafka's own layout. Raises RemoteStorageError when a store does not answer,
+    and the errors of `open_log_dir`, `open_store` and ``look``.
     """
     place = source_of(source)
     settings = remote_index or RemoteIndexConfig()
     if place.is_store:
         if place.location.startswith(KAFKA_SCHEME):
             raise ConfigError(
-                f"{printable(shown_url(place.location))}: expected a store of tierlog's, found "
-                "Kafka's own layout, which is only read; `tierlog verify` tells what is wrong "
-                "with it"
+                f"{printable(shown_url(place.location))}: expected a store that tierlog wrote, "
+                "found Kafka's own layout, which is only read; `tierlog verify` reports what is "
+                "wrong with it"
             )
         folder = None if target is None else check_target(target, local_path(place.location))
         stored = plan_store(
@@ -293,8 +297,8 @@ def plan_rebuild(
 
 
 def check_report(folder: str, source: str) -> None:
-    """Raise ConfigError for a folder that must not get a report of `source`; OSError without a
-    source."""
+    """Raise ConfigError if a report of `source` must not be written to the folder. Raise OSError if
+    there is no source."""
     check_folder(folder)
     place = source_of(source)
     inside = local_path(place.location) if place.is_store else place.location
@@ -360,14 +364,14 @@ def _left_out(skipped: Skipped) -> Finding:
         skipped.reason.name.lower(),
         "files of a log only",
         skipped.reason.value + (f" ({skipped.detail})" if skipped.detail else ""),
-        "nothing to do" if routine else "see what it is: nothing was rebuilt for it",
+        "nothing to do" if routine else "find out what it is: nothing was rebuilt for it",
         severity=Severity.NOTE,
     )
 
 
 def _done_without(damage: CorruptDataError) -> Finding:
-    """Return a note for a checkpoint that cannot be read. The batches replace it."""
-    action = "restore the file, or compare what was made with another replica"
+    """Return a note for a checkpoint that cannot be read. The batches are used in its place."""
+    action = "restore the file, or compare the rebuilt files with another replica"
     return replace(finding_of(damage, damage.path or "", action), severity=Severity.NOTE)
 
 
@@ -391,8 +395,8 @@ def rebuild_index(
     ``now_ms`` decides whether a `.log` object belongs to an active copy. With ``dry_run``
     everything is scanned and nothing is written.
 
-    Raises as `plan_rebuild`, and TierlogError when workers keep dying. Damage of a segment is in
-    the report.
+    Raises the errors of `plan_rebuild`, and TierlogError when workers die repeatedly. Damage of a
+    segment is in the report.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be 1 or more, not {jobs}")
@@ -437,8 +441,8 @@ class _Workers:
     def run(
         self, work: Callable[[_Task], list[_Result]], tasks: Sequence[_Task]
     ) -> Iterator[tuple[_Task, list[_Result]]]:
-        """Yield each task and its results, in the order in which the tasks end. TierlogError when
-        workers keep dying."""
+        """Yield each task and its results, in the order in which the tasks end. Raises TierlogError
+        when workers die repeatedly."""
         if self._jobs == 1 or len(tasks) < 2:
             for task in tasks:
                 yield task, work(task)
@@ -455,7 +459,7 @@ class _Workers:
         names = ", ".join(sorted({task.name for task in left.values()})[:3])
         raise TierlogError(
             f"workers were killed {_MAX_RESTARTS + 1} times, the last one at {names} or so; see "
-            "whether memory ran out, then run this again with fewer jobs: what is done stays done"
+            "whether memory ran out, then run this again with fewer jobs: finished work is kept"
         )
 
     def _run(

@@ -2,14 +2,15 @@
 
 For each segment it writes the files that Kafka's own recovery would write: ``.index``,
 ``.timeindex``, ``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the
-segment's end. For each partition it writes ``leader-epoch-checkpoint``: the broker's own if that is
-sound, else the epochs of the batches. All files lie below ``<target>/<topic>-<partition>/``. The
-log directory is only read.
+segment's end. For each partition it writes ``leader-epoch-checkpoint``: the broker's own checkpoint
+if it is sound, otherwise the epochs of the batches. It writes all files below
+``<target>/<topic>-<partition>/``, and only reads the log directory.
 
-Transaction index and snapshot depend on the producer state before the segment: the broker's own
-``.snapshot`` at the segment's base offset if that is sound, else the state after the previous
-segment. So segments form chains. A chain begins at a sound snapshot only; without a leader epoch
-checkpoint a partition is one chain. The written bytes do not depend on the chains.
+The transaction index and the snapshot depend on the producer state before the segment. This state
+comes from the broker's own ``.snapshot`` at the segment's base offset if it is sound, otherwise
+from the previous segment. So segments form chains: consecutive segments that one worker takes in
+order. A chain begins at a sound snapshot or at the start of the log. A partition without a leader
+epoch checkpoint is one chain. The written bytes do not depend on the division into chains.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = [
 ]
 
 _MAX_SNAPSHOT_BYTES = 64 << 20
-# These files are synced together in one commit of the file system.
+# Maximum number of files and bytes that are synced together, in one commit of the file system.
 _FILES_AT_ONCE = 192
 _BYTES_AT_ONCE = 16 << 20
 _RESTORE = "nothing was written for it: restore the segment from another replica or the remote tier"
@@ -61,16 +62,16 @@ _STATE = (
     "its .txnindex and .snapshot were not written, since they could be wrong: restore the segment "
     "before it, then run this again"
 )
-_CONFLICT = "an earlier run over other bytes wrote it: give an empty folder"
-_FAILED = "look at the disk, then run this again: what is done stays done"
+_CONFLICT = "an earlier run wrote it from other bytes of the log: give an empty folder"
+_FAILED = "look at the disk, then run this again: finished work is kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChain:
     """Segments of one partition that one worker takes in order.
 
-    ``target`` is the folder to write to, None for a dry run. ``knows_state``: the chain begins at
-    the start of the log or at a sound snapshot.
+    ``target`` is the folder to write to; None for a dry run. ``knows_state`` is true if the chain
+    begins at the start of the log or at a sound snapshot.
     """
 
     log: PartitionLog
@@ -113,14 +114,14 @@ def check_folder(path: str) -> None:
 
 
 def check_target(target: str, source: str | None) -> str:
-    """Return the resolved folder to write to. ConfigError when it is a broker's, part of the folder
-    `source`, or not a folder."""
+    """Return the resolved folder to write to. Raises ConfigError when the folder belongs to a
+    broker, when it overlaps the folder `source`, or when it is no folder."""
     check_folder(target)
     place = os.path.realpath(target)
     if source is not None and _overlap(place, os.path.realpath(source)):
         raise ConfigError(
             f"{printable(target)}: expected a folder outside of {printable(source)}, found one "
-            "that holds it or lies in it; index files are never written where a broker may look"
+            "that holds it or lies in it; index files are never written where a broker may read"
         )
     folder = place
     while True:
@@ -151,8 +152,8 @@ def plan_log_chains(
     index_interval_bytes: int,
     chain_bytes: Callable[[int], int],
 ) -> Iterator[LogChain]:
-    """Yield every segment in exactly one chain. A chain that may end does so when it is long
-    enough: ``chain_bytes`` gets the bytes of all partitions so far and returns that length."""
+    """Yield chains that have every segment exactly once. ``chain_bytes`` gets the bytes of all
+    partitions so far and returns the length at which a chain ends, if it can end there."""
     seen_bytes = 0
     for log in logs:
         bare = replace(log, skipped=(), problems=())
@@ -186,7 +187,7 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
     """Yield one outcome per segment of chains that share a target, in order. Damage is a finding,
     never an error.
 
-    Many files are synced together. The outcome of a segment comes when all of its files are
+    Many files are synced together. The outcome of a segment is yielded when all of its files are
     durable.
     """
     target = chains[0].target if chains else None
@@ -206,8 +207,8 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
 class _Rebuilt:
     """A segment whose files were not written yet.
 
-    ``files`` has the contents by name, None for a file that must not exist. ``examined`` without
-    damage is the scan that they were made from.
+    ``files`` has the contents by name; None for a file that must not exist. ``examined`` is the
+    scan from which they were made.
     """
 
     chain: LogChain
@@ -226,8 +227,8 @@ class _Rebuilt:
         )
 
     def add_epochs(self, epochs: list[EpochEntry] | None) -> None:
-        """Add the partition's checkpoint to the files of its newest segment. Nothing is added for
-        unknown epochs or a log without epochs."""
+        """Add the partition's checkpoint to the files of its newest segment. If the epochs are
+        unknown, or the log has no epochs, no file is added."""
         if epochs is None:
             self.findings.append(_unknown_epochs(self.segment))
         elif epochs:
@@ -279,8 +280,8 @@ def _rebuild_segments(chain: LogChain) -> Iterator[_Rebuilt]:
 def _epochs_after(
     before: list[EpochEntry] | None, rebuilt: RebuiltIndexes | None
 ) -> list[EpochEntry] | None:
-    """Return the leader epochs up to the end of a segment, as Kafka's recovery finds them batch by
-    batch; None when a segment could not be read."""
+    """Return the leader epochs up to the end of a segment, which Kafka's recovery would also find
+    in the batches; None when a segment could not be read."""
     if before is None or rebuilt is None:
         return None
     newest = before[-1].epoch if before else -1
@@ -301,7 +302,7 @@ def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
 
 
 def _rebuild_segment(chain: LogChain, number: int, snapshot: bytes | None, known: bool) -> _Rebuilt:
-    """Rebuild a segment from the producer state before it, if that is `known`."""
+    """Rebuild a segment. `snapshot` is the producer state before it, if that is `known`."""
     log, segment = chain.log, chain.log.segments[number]
     made = _Rebuilt(
         chain=chain,
@@ -362,7 +363,7 @@ def _unknown_state(segment: SegmentFiles, matters: bool) -> Finding:
         "producer_state_unknown",
         "the state of producers at its base offset",
         "no sound snapshot there, and no sound segment before it",
-        _STATE if matters else "its .snapshot was not written; no transaction is in it",
+        _STATE if matters else "its .snapshot was not written; the segment has no transactions",
         severity=Severity.PROBLEM if matters else Severity.NOTE,
     )
 
@@ -393,8 +394,8 @@ def _write_files(store: LocalStore | None, waiting: Sequence[_Rebuilt]) -> Itera
     stored: dict[str, bool] = {}
     if store is not None:
         with suppress(RemoteStorageError):
-            # A failed write is repeated below, one segment at a time, so that the error names its
-            # segment.
+            # A failed write is repeated below for one segment at a time, so that the error names
+            # the segment.
             stored = store.put_all_if_absent(_keys(waiting))
     for one in waiting:
         if not one.is_sound:

@@ -1,15 +1,15 @@
 """Rebuilds the remote index files of a store's partitions in a folder.
 
-The files are made from the partition's sound `.indexes` objects alone, by the code that appends
-them on a node. They equal the files of a node that indexed these segments with the default rotation
-settings. Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
+The code that appends to these files on a node makes them here from the partition's sound `.indexes`
+objects alone. They equal the files of a node that indexed these segments with the same settings.
+Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
 
-Offsets that a later leader truncated are cut off by the lineage of the newest segment. The store
-does not record where a node made such a cut.
+The lineage of the newest segment shows which offsets a later leader truncated; they are cut off.
+The store does not record where a node made such a cut.
 
-Each worker makes the files in a folder of its own and then renames them, each whole and only if the
-name is free. So a task may run twice, and two runs may overlap. A partition whose existing files
-differ keeps all of them, since a node may be using them.
+Each worker makes the files in a folder of its own and then renames each whole file, unless the name
+exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ,
+all of them are kept, since a node may be using them.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ _TASK_SEGMENTS = 256
 _TASK_PARTITIONS = 32
 _SUFFIXES = tuple(f".{kind}" for kind in RemoteIndexKind)
 _AGAIN = "restore the object, then run this again into an empty folder"
-_CONFLICT = "nothing to do if a node keeps them; else remove that folder, then run this again"
-_FAILED = "see why the store or the disk failed, then run this again: what is done stays done"
+_CONFLICT = (
+    "nothing to do if a node uses these files; otherwise remove that folder, then run this again"
+)
+_FAILED = "see why the store or the disk failed, then run this again: finished work is kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +79,11 @@ class StoredPartition:
     def of(
         cls, partition: TopicIdPartition, suspects: Iterable[str], segments: int
     ) -> StoredPartition:
-        """Return a partition with these suspects."""
+        """Return a partition with these suspects, whose keys are packed."""
         return cls(partition=partition, packed_suspects=pack([*suspects]), segments=segments)
 
     def suspects(self) -> frozenset[str]:
-        """The keys of damaged `.indexes` objects."""
+        """Return the keys of `.indexes` objects that were damaged before this run."""
         return frozenset(unpack(self.packed_suspects))
 
 
@@ -106,9 +108,9 @@ class RemoteIndexTask:
 class RemoteIndexRow:
     """The remote index files of one partition in the report.
 
-    ``end_offset`` is the last offset that an entry covers, None without entries. ``size_bytes``
-    counts the entries without the indexes over them. ``path`` is the partition's folder below the
-    target.
+    ``end_offset`` is the last offset that an entry covers; None if there are no entries.
+    ``size_bytes`` counts the files of entries, but not their index files. ``path`` is the
+    partition's folder below the target.
     """
 
     topic: str
@@ -164,7 +166,7 @@ def remote_index_task(task: RemoteIndexTask) -> list[RemoteIndexOutcome]:
     """Make the remote index files of one task, in any process, after all `.indexes` objects were
     repaired.
 
-    Return one outcome for each partition. Damage is a finding in it, never an error.
+    Return one outcome for each partition. Damage is a finding in the outcome, never an error.
     """
     source, target = open_store(task.url), LocalStore(task.target)
     return [_rebuild(source, target, one, task) for one in task.partitions]
@@ -238,13 +240,13 @@ def _row(
 
 
 def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmentMetadata]:
-    """Return the partition's sound segments within its log, in the order in which nodes index
-    them."""
+    """Return the partition's sound segments that belong to its log, in the order in which nodes
+    index them."""
     suspects = one.suspects()
     described = list_segments(
         source,
         partition_prefix(one.partition),
-        # The check of the store has reported them.
+        # The check of the store has already reported the problems.
         on_problem=lambda _: None,
     )
     sound = [
@@ -265,7 +267,8 @@ def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmen
 
 
 def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
-    """Return whether all checksums of an `.indexes` object hold now that it was repaired."""
+    """Return whether all checksums of an `.indexes` object are right, now that it may have been
+    repaired."""
     key = indexes_key(segment)
     try:
         verify_indexes(read_whole(source, key), path=f"{source.url}/{key}")
@@ -280,7 +283,7 @@ def _write_entries(
     segments: Sequence[RemoteLogSegmentMetadata],
     findings: list[Finding],
 ) -> FileSequence:
-    """Write the entries of these segments. `writer` has a folder of its own."""
+    """Write the entries of these segments with `writer`, which has a folder of its own."""
     for segment, entries in _fetch_entries(source, segments):
         if isinstance(entries, CorruptDataError):
             findings.append(finding_of(entries, indexes_key(segment), _AGAIN))
@@ -292,8 +295,8 @@ def _write_entries(
 def _fetch_entries(
     source: ObjectStore, segments: Sequence[RemoteLogSegmentMetadata]
 ) -> Iterator[tuple[RemoteLogSegmentMetadata, SegmentEntries | CorruptDataError]]:
-    """Yield the entries of each segment, in order, or the error of a segment. A few segments are
-    fetched at a time."""
+    """Yield each segment with its entries or an error, in order. A few segments are fetched at a
+    time."""
 
     def fetch(
         segment: RemoteLogSegmentMetadata,
@@ -308,7 +311,7 @@ def _fetch_entries(
 
 
 def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[Finding]:
-    """Yield a note for every range of offsets between these segments that none of them has."""
+    """Yield a note for each gap: consecutive offsets that none of these segments has."""
     last: int | None = None
     for segment in segments:
         if last is not None and segment.start_offset > last + 1:
@@ -319,7 +322,7 @@ def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[F
                     "gap",
                     "a sound segment for every offset",
                     missing,
-                    "a node finds out by itself when that segment is back; else nothing to do",
+                    "nothing to do: a node notices when a segment with these offsets returns",
                     severity=Severity.NOTE,
                 ),
                 first_offset=last + 1,
@@ -334,7 +337,8 @@ def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[F
 def _rename_files(
     target: LocalStore, path: str, made: RemoteIndexDir, row: FileSequence, *, dry_run: bool
 ) -> Outcome:
-    """Rename the files to their places unless other files exist there. Nothing is ever replaced."""
+    """Rename the files to their final names unless other files exist there. It never replaces a
+    file."""
     names = [f"{file.base_offset:020d}.{kind}" for file in row.files for kind in RemoteIndexKind]
     there = _names_in(target, path)
     if not there <= set(names):
@@ -356,7 +360,7 @@ def _rename_files(
 
 
 def _names_in(target: LocalStore, path: str) -> set[str]:
-    """Return the remote index files of a partition, by their path below its folder."""
+    """Return the names of the remote index files in the folder `path`."""
     try:
         keys = [info.key for info in target.list(path)]
     except RemoteResourceNotFoundError:

@@ -1,4 +1,4 @@
-"""Examines one segment and makes its row of the report, for every kind of source.
+"""Examines one segment of any kind of source, and makes its row of the report.
 
 A damaged segment is quarantined: nothing is written for it, and its row says why and where. All
 values here are plain data that can be pickled.
@@ -44,11 +44,11 @@ class Outcome(StrEnum):
     WRITTEN = "written"
     WOULD_WRITE = "would write"
     SAME = "same"
-    """They were there already, byte for byte."""
+    """The same bytes existed already."""
     SOUND = "sound"
-    """They were there and hold; nothing was rebuilt."""
+    """The indexes existed and are sound; nothing was rebuilt."""
     CONFLICT = "conflict"
-    """Others were there, and stay."""
+    """Other indexes exist, and are kept."""
     QUARANTINED = "quarantined"
     LEFT_ALONE = "left alone"
 
@@ -57,9 +57,9 @@ class Outcome(StrEnum):
 class SegmentRow:
     """One segment of the report.
 
-    ``end_offset`` is the last offset, None without batches. ``crc`` is ``ok`` or ``bad``, None for
-    a segment that was not scanned. ``bytes_per_epoch`` holds (leader epoch, bytes) pairs, epoch -1
-    for batches without one. ``findings`` has the kinds of the findings.
+    ``end_offset`` is the last offset; None if there are no batches. ``crc`` is ``ok`` or ``bad``;
+    None for a segment that was not scanned. ``bytes_per_epoch`` has (leader epoch, bytes) pairs,
+    with epoch -1 for batches without a leader epoch. ``findings`` has the kinds of the findings.
     """
 
     topic: str
@@ -111,7 +111,7 @@ def finding(
 
 
 def finding_of(error: CorruptDataError, path: str, action: str) -> Finding:
-    """Return the finding for damage of the segment at `path`."""
+    """Return the finding for damage of the file or object at `path`."""
     return finding(path, error.reason, error.expected, error.found, action, position=error.position)
 
 
@@ -119,8 +119,9 @@ def finding_of(error: CorruptDataError, path: str, action: str) -> Finding:
 class Examined:
     """A scanned segment. ``rebuilt`` is None when `damage` ended the rebuild.
 
-    ``end_offset`` is the last offset of its batches, None without batches. ``has_transactions``: a
-    batch belongs to a transaction. ``tail`` is why the scan of an active segment stopped early.
+    ``end_offset`` is the last offset of its batches; None if there are no batches.
+    ``has_transactions`` says whether a batch belongs to a transaction. ``tail`` is the reason why
+    the scan of an active segment stopped early.
     """
 
     rebuilt: RebuiltIndexes | None
@@ -191,9 +192,9 @@ def examine(
     """Scan a segment once, rebuild its indexes, and compare it with its name, neighbours and
     lineage.
 
-    ``producer_snapshot`` is the producer state at the base offset; the other arguments are those of
-    `check_batches`. Only an active segment may end in a torn or zero tail. OSError when it cannot
-    be read.
+    ``producer_snapshot`` is the producer state at the base offset. The other arguments are those of
+    `check_batches`. Only an active segment may end in a torn or zero tail. Raises OSError when the
+    segment cannot be read.
     """
     try:
         rebuilt = rebuild_indexes(
@@ -242,7 +243,8 @@ def examine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The expectations of a segment's name, neighbour and partition; see `check_batches`."""
+    """What the name, the neighbour and the partition of a segment require of its batches; see
+    `check_batches`."""
 
     base_offset: int
     next_base_offset: int | None
@@ -262,8 +264,8 @@ class _Seen:
     misplaced: CorruptDataError | None = None
 
     def take(self, tables: Iterable[BatchTable], expected: Expected, end_position: int) -> None:
-        """Add all tables of a segment; ``end_position`` is where its last batch ends, -1 when
-        unknown."""
+        """Add all tables of a segment. ``end_position`` is the position at which its last batch
+        ends; -1 when unknown."""
         base_offset, epoch = expected.base_offset, -1
         for table in tables:
             summary = table.summary

@@ -19,8 +19,9 @@ _REQUEST_BYTES = 8 << 20
 
 @contextmanager
 def open_stored_segment(url: str, key: str, size_bytes: int) -> Iterator[SegmentHandle]:
-    """Open the `.log` object `key` of `size_bytes` in the store at `url`. A `file:` store's own
-    file is opened; of other stores, a temporary copy. OSError, RemoteStorageError."""
+    """Open the `.log` object `key` of `size_bytes` in the store at `url`. In a `file:` store, the
+    object's own file is opened, otherwise a temporary copy of the object. Raises OSError and
+    RemoteStorageError."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         with SegmentHandle(os.path.join(unquote(parts.path), key)) as handle:

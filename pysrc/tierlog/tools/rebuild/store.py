@@ -1,18 +1,19 @@
 """Rebuilds `.indexes` objects of a store from the `.log` objects beside them.
 
 Only missing and damaged objects are rebuilt. Facts that the log lacks come from the sound parts of
-the damaged object, else from the segments around it:
+the damaged object, otherwise from the segments around it:
 
 | Field | Taken from |
 |---|---|
 | metadata, leader epochs | the damaged object's own sections, if their checksums hold |
 | producer state at the start | the segment that ends where this one starts |
-| leader epochs | the next sound segment's, cut; else those before it and of its batches |
-| topic, broker and cluster id | a sound segment of the partition; else the key, -1, the marker |
+| leader epochs | the next sound segment; otherwise the segment before, and the batches |
+| topic, broker and cluster id | a sound segment of the partition; or the key, -1, the marker |
 | created_ms | the time at which the `.log` object was stored |
 
-So the same store makes the same bytes, also when two runs overlap. A missing object is created if
-absent. A damaged one is read again and then replaced by the bytes that any run would write.
+So the same store makes the same bytes, even when two runs overlap. A missing object is created
+unless another run has created it. A damaged object is read again and then replaced by the bytes
+that any run would write.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ _COPY_AGAIN = (
     "a backup or an older version in the bucket"
 )
 _BEFORE = "restore the segment before it, then run this again"
-_FAILED = "see why the store or the disk failed, then run this again: what is done stays done"
+_FAILED = "see why the store or the disk failed, then run this again: finished work is kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +99,9 @@ class StoredSegment:
 class StoredChain:
     """Consecutive segments of one partition that one worker takes in order.
 
-    ``before`` are the sound segments that end where one of these starts. ``after`` is the first
-    sound segment that starts after all of them. ``begins``: nothing is stored before the first one.
+    ``before`` has the sound segments that end right before a segment of the chain. ``after`` is the
+    first sound segment that starts after the whole chain. ``begins`` says whether the store has no
+    earlier segment.
     """
 
     url: str
@@ -132,7 +134,8 @@ class StoredChain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """The state at the end of a segment, which the next one begins with; None is unknown."""
+    """The state at the end of a segment, with which the next segment begins. ``snapshot`` is None
+    when unknown."""
 
     snapshot: bytes | None
     lineage: LeaderEpochs
@@ -148,8 +151,8 @@ class _RefusedError(Exception):
 def salvage(
     data: bytes, path: str, key: ObjectKey
 ) -> tuple[SegmentDescription | None, LeaderEpochs | None]:
-    """Return the description and the leader epochs of a damaged `.indexes` object, None for each
-    that is not sound."""
+    """Return the description and the leader epochs of a damaged `.indexes` object. A part that is
+    not sound is None."""
     try:
         header = IndexesHeader.parse(data, path=path)
         description = header.description(header.read_section(IndexKind.METADATA, data))
@@ -224,8 +227,8 @@ def _begins(path: str) -> Finding:
         path,
         "producer_state_unknown",
         "the state of producers at its base offset",
-        "the beginning of what is stored",
-        "nothing to do: a broker that recovers a log from here on knows no more",
+        "the first segment of the store",
+        "nothing to do: a broker that recovers a log from this offset has no more to go by",
         severity=Severity.NOTE,
     )
 
@@ -236,7 +239,7 @@ def _unknown_state(path: str, matters: bool) -> Finding:
         "producer_state_unknown",
         "a sound segment that ends where this one starts",
         "none",
-        _BEFORE if matters else "its producer snapshot knows only of itself",
+        _BEFORE if matters else "its producer snapshot has only the producers of this segment",
         severity=Severity.PROBLEM if matters else Severity.NOTE,
     )
     if matters:
@@ -246,8 +249,8 @@ def _unknown_state(path: str, matters: bool) -> Finding:
 
 
 def _state_before(chain: StoredChain, store: ObjectStore, base_offset: int) -> _State | None:
-    """Return the state at the end of the sound segment right before `base_offset`; None without
-    one."""
+    """Return the state at the end of the sound segment right before `base_offset`; None if there is
+    no such segment."""
     for metadata in chain.before:
         if metadata.end_offset + 1 == base_offset:
             kinds = (IndexKind.PRODUCER_SNAPSHOT, IndexKind.LEADER_EPOCH)
@@ -262,8 +265,8 @@ def _state_before(chain: StoredChain, store: ObjectStore, base_offset: int) -> _
 def sections_of(
     store: ObjectStore, metadata: RemoteLogSegmentMetadata, *kinds: IndexKind
 ) -> dict[IndexKind, memoryview]:
-    """Return checked sections of a segment's `.indexes` object. CorruptDataError,
-    RemoteStorageError."""
+    """Return sections of a segment's `.indexes` object after a check of their checksums. Raises
+    CorruptDataError and RemoteStorageError."""
     key = indexes_key(metadata)
     header, first = read_indexes_header(store, key)
     return read_sections(store, key, header, first, kinds)
@@ -279,7 +282,8 @@ def _examine(
         next_base_offset=None if told is None else told.metadata.end_offset + 1,
         is_active=False,
         lineage=segment.lineage,
-        # If the checksum of the whole object agrees, gaps in the offsets were copied as they are.
+        # If the checksum of the whole object is right, the log had these gaps in its offsets when
+        # it was copied.
         allow_gaps=told is not None and told.metadata.log_crc32c is not None,
         producer_snapshot=None if before is None else before.snapshot,
         index_interval_bytes=chain.index_interval_bytes,
@@ -287,7 +291,7 @@ def _examine(
 
 
 def _require_sound(segment: StoredSegment, examined: Examined) -> None:
-    """Raise the finding of a `.log` object that is damaged or is not the one that was copied."""
+    """Raise the finding of a `.log` object that is damaged or is not the object that was copied."""
     path = f"{segment.key.stem}.log"
     if examined.damage is not None:
         raise examined.damage
@@ -326,7 +330,8 @@ def _prepare(
     before: _State | None,
     store: ObjectStore,
 ) -> tuple[PreparedSegment, RemoteLogSegmentMetadata]:
-    """Return the segment in the state in which the copy task encodes its `.indexes` object."""
+    """Return the segment and its metadata in the form from which the copy task encodes an
+    `.indexes` object."""
     told, base = segment.description, segment.key.base_offset
     end_offset = rebuilt.end_offset - 1 if told is None else told.metadata.end_offset
     prepared = PreparedSegment(
@@ -383,8 +388,8 @@ def _lineage(
 
 
 def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_offset: int) -> bool:
-    """Return whether a lineage agrees with a segment's own batches. Records below its beginning
-    were deleted, so it is not asked about them."""
+    """Return whether a lineage agrees with a segment's own batches. Records below the beginning of
+    the lineage were deleted, so they are not compared."""
     batches = LeaderEpochs(tuple(own))
     here = lineage.clipped(base_offset, end_offset + 1)
     return all(lineage.epoch_for(one.start_offset) in (one.epoch, None) for one in own) and all(
@@ -420,7 +425,8 @@ def _write(
     data: bytes,
     findings: list[Finding],
 ) -> Outcome:
-    """Create the object, or replace it after a second read has shown that it is still damaged."""
+    """Create the object. Replace an existing object only after a second read has shown that it is
+    still damaged."""
     key = segment.indexes_key
     if chain.dry_run:
         return Outcome.WOULD_WRITE
@@ -450,7 +456,7 @@ def _write(
 def read_whole(store: ObjectStore, key: str, size_bytes: int | None = None) -> bytes:
     """Return an `.indexes` object; ``b""`` when it is empty or missing.
 
-    CorruptDataError for an object above 256 MiB.
+    Raises CorruptDataError for an object above 256 MiB.
     """
     try:
         size = store.head(key).size_bytes if size_bytes is None else size_bytes

@@ -1,11 +1,12 @@
 """Plans which `.indexes` objects of a store are rebuilt, and from what.
 
-Every `.indexes` object is read and all of its checksums are compared. A `.log` object without one
-is left alone if it is younger than a copy takes, or if a sound segment holds its first offset: then
-it remains from an interrupted copy that was repeated.
+Every `.indexes` object is read, and all of its checksums are checked. A `.log` object without an
+`.indexes` object is left alone in two cases: it is so new that its copy may be active, or a sound
+segment holds its first offset. In the second case an interrupted copy left it, and the copy was
+repeated.
 
-Listings, results and chains stay packed, whatever the number of segments. Only the partition that
-is being planned, and only if something is broken there, is unpacked to objects.
+Listings, results and chains stay packed, however many segments there are. Only one partition at a
+time is unpacked, and only if one of its segments needs a rebuild.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "pla
 
 # Much longer than the time between the two objects of an active copy.
 _COPY_UNDER_WAY_MS = 600_000
-_DEPOSED = "nothing to do: it does not count, and the sidecar of the later leader removes it"
+_DEPOSED = "nothing to do: readers ignore this copy, and the sidecar of the later leader removes it"
 _NOT_OURS = "nothing to do: tierlog passes over it"
 _COPY_AGAIN = (
     "run tierlog tier --repair while the broker still has the segment, or restore the object"
@@ -57,7 +58,7 @@ _COPY_AGAIN = (
 _Partition = tuple[str, int]
 
 
-# A sound segment, a segment to rebuild, or the reason why it is neither.
+# A sound segment, a segment to rebuild, or the outcome of a segment that is neither.
 Looked = SegmentDescription | StoredSegment | SegmentOutcome
 
 
@@ -65,8 +66,9 @@ Looked = SegmentDescription | StoredSegment | SegmentOutcome
 class LookedSegments:
     """Packed results for `ListedSegments`.
 
-    Of ``segments`` the ``usable`` ones are sound or, if ``broken``, to be rebuilt. ``topics`` maps
-    the ids of the topics to their names.
+    ``segments``, ``usable`` and ``broken`` are numbers of segments. ``usable`` segments are sound
+    or ``broken``; ``broken`` segments will be rebuilt. ``topics`` has pairs of a topic id and its
+    name.
     """
 
     segments: int
@@ -94,7 +96,7 @@ class LookedSegments:
         )
 
     def looks(self) -> list[Looked]:
-        """Yield the results, in order."""
+        """Return the results, in order."""
         found: list[Looked] = unpack(self.packed)
         return found
 
@@ -137,8 +139,8 @@ def plan_store(
 ) -> StorePlan:
     """List the store and read every `.indexes` object, by ``look`` or in this process.
 
-    Chains are packed for `slots` workers; a task has at least ``least_bytes``. RemoteStorageError
-    when the store does not answer. Errors of ``look`` pass.
+    Chains are packed for `slots` workers; a task has at least ``least_bytes``. Raises
+    RemoteStorageError when the store does not answer, and the errors of ``look``.
     """
     plan = StorePlan()
     listed = list_in_columns(store.list(), lambda info: _foreign(info, plan))
@@ -215,11 +217,12 @@ def _foreign(info: ObjectInfo, plan: StorePlan) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """A partition: its sound segments by first offset, and the other ones as they were listed.
+    """The segments of a partition: the sound ones in the order of first offsets, the broken ones in
+    the order of the listing.
 
-    ``reaches``: the last offset of the sound segments up to here. ``by_end``: the sound segments by
-    the offset after their last one. ``first_base``: the base offset of the first segment, None
-    without any.
+    ``starts`` has the first offsets of the sound segments. ``reaches`` has, for each sound segment,
+    the highest last offset up to this segment. ``by_end`` has the sound segments by the offset
+    after their last one. ``first_base`` is the lowest base offset; None if there are no segments.
     """
 
     first_base: int | None
@@ -231,7 +234,7 @@ class _Seen:
 
     @classmethod
     def of(cls, here: Iterable[LookedSegments]) -> _Seen:
-        """Unpack a partition. Nothing is unpacked when nothing is broken."""
+        """Unpack a partition. It stays packed if none of its segments is broken."""
         parts = list(here)
         is_sound = not any(part.broken for part in parts)
         looks = [] if is_sound else [one for part in parts for one in part.looks()]
@@ -260,8 +263,8 @@ class _Seen:
 
 
 def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
-    """Return the cluster id of the store; empty when its marker is missing, too. An error if this
-    is not a store."""
+    """Return the cluster id of the store; empty when the marker is missing or damaged. Raise an
+    error if this is not a store."""
     try:
         return read_cluster_id(store)
     except RemoteResourceNotFoundError as error:
@@ -275,7 +278,8 @@ def _cluster_id(store: ObjectStore, holds_segments: bool) -> str:
 def look_at_listed(
     store: ObjectStore, listed: Sequence[ListedSegments], *, parallel_reads: int = PARALLEL_READS
 ) -> Iterator[LookedSegments]:
-    """Yield the result of each segment, in order. A few are read at a time."""
+    """Yield the results of the listed segments, in order. ``parallel_reads`` segments are read at a
+    time."""
     pairs = ((pair, one.takeovers) for one in listed for pair in one.pairs())
     looks = map_in_parallel(lambda pair: _check_segment(store, *pair), pairs, parallel_reads)
     for one in listed:
@@ -383,8 +387,8 @@ def _left_alone(
         )
         action = "run tierlog tier again, which removes what an interrupted copy left"
     elif segment.damage is None and now_ms - segment.stored_ms < _COPY_UNDER_WAY_MS:
-        what, expected, found = "copy_under_way", "an object that was left behind", "a new one"
-        action = "nothing to do if it is being copied; else run this again in ten minutes"
+        what, expected, found = "copy_under_way", "an object of an earlier copy", "a new object"
+        action = "nothing to do if a copy is active; otherwise run this again in ten minutes"
     elif len(topic) == MAX_TOPIC_LABEL and segment.description is None:
         what, expected, found = "topic_unknown", "the whole name of the topic", "only its beginning"
         action, outcome, severity = _COPY_AGAIN, Outcome.QUARANTINED, Severity.PROBLEM
@@ -397,7 +401,7 @@ def _left_alone(
 
 
 def _runs(broken: Iterable[StoredSegment], seen: _Seen) -> Iterator[tuple[StoredSegment, ...]]:
-    """Yield runs of broken segments without a sound one between them, each in the order of
+    """Yield groups of broken segments that have no sound segment between them, each in the order of
     offsets."""
     run: list[StoredSegment] = []
     for segment in sorted(broken, key=lambda one: (one.key.base_offset, one.key.segment_id)):

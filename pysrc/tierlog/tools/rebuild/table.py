@@ -1,8 +1,8 @@
 """Makes Arrow tables of the report of a rebuild, and its two Parquet files.
 
-``segments.parquet`` has a row for each segment with its findings (``SEGMENTS``).
-``findings.parquet`` has a row for every finding (``FINDINGS``), also for those about no segment.
-The same report makes the same bytes. Needs pyarrow (the extra ``arrow``).
+``segments.parquet`` has a row for each segment, with its findings (``SEGMENTS``).
+``findings.parquet`` has a row for every finding (``FINDINGS``), also for findings that belong to no
+segment. Equal reports make equal bytes. Needs pyarrow (the extra ``arrow``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EPOCH = pa.struct({"leader_epoch": pa.int32(), "size_bytes": pa.int64()})
 
 # The fields of `Finding`.
 FINDINGS = row_schema(Finding)
-# The fields of `SegmentRow`; ``findings`` has the whole findings in place of their kinds.
+# The fields of `SegmentRow`, but ``findings`` has the whole findings, not only their kinds.
 SEGMENTS = row_schema(
     SegmentRow,
     bytes_per_epoch=pa.list_(_EPOCH),
@@ -62,7 +62,8 @@ def finding_table(findings: Iterable[Finding]) -> pa.Table:
 
 def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
     """Return the outcomes that a report was made from, in its order."""
-    # The findings of segments come last, in the order of the rows; each row has a word for each.
+    # The findings of segments are the last ones of the report, in the order of the rows. Each row
+    # has one word per finding.
     first = len(report.findings) - sum(len(row.findings) for row in report.segments)
     for row in report.segments:
         end = first + len(row.findings)

@@ -1,7 +1,7 @@
 """Packs the chains of a rebuild into tasks.
 
-Adjacent chains are packed as soon as they are known, and stay packed until a worker takes them.
-Tasks are made of these parts, by their sizes alone.
+Adjacent chains are packed as soon as they are known, and stay packed until a worker takes them. A
+task combines such packed parts, chosen only by their sizes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ __all__ = ["Chain", "PackedChains", "RebuildTask", "even_bytes", "pack_chains", 
 DEFAULT_TASK_BYTES = 256 << 20
 _SMALLEST_TASK_BYTES = 4 << 20
 _TASKS_PER_JOB = 4
-# Parts are this many times smaller than an even share, so that tasks of several parts stay even.
+# A part is this many times smaller than a worker's even share, so that tasks of several parts have
+# similar sizes.
 _PARTS_PER_JOB = 64
 _LARGEST_PART_BYTES = 64 << 20
 # Opening, writing and reporting a segment costs about as much as scanning this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
-# A task may exceed its limit by this part. Otherwise the cost of opening segments would leave a
-# task of 1 GiB with three segments of 256 MiB.
+# A task may exceed its limit by one part in this many. Otherwise a task of 1 GiB would take only
+# three segments of 256 MiB, because of the cost of opening segments.
 _SLACK = 16
 
 Chain = LogChain | StoredChain
@@ -33,7 +34,7 @@ Chain = LogChain | StoredChain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedChains:
-    """Adjacent chains that share a task. ``name`` is that of the first one."""
+    """Adjacent chains that share a task. ``name`` is the name of the first chain."""
 
     name: str
     chains: int
@@ -76,7 +77,7 @@ class RebuildTask:
 
     @property
     def cost_bytes(self) -> int:
-        """The cost: the bytes, and more for each segment."""
+        """The cost of the task: its bytes, and a fixed number of bytes for each segment."""
         return sum(map(_cost_bytes, self.parts))
 
     @property
@@ -92,8 +93,9 @@ def pack_chains(
     max_bytes: int = DEFAULT_TASK_BYTES,
     min_bytes: int = 0,
 ) -> Iterator[PackedChains]:
-    """Pack adjacent chains together: few while there are few, more when there are many, so that no
-    part costs much of a slot's share. The bounds are those of `pack_tasks`."""
+    """Pack adjacent chains together. The more chains there are, the larger the parts become, but no
+    part is a large portion of a slot's share. ``max_bytes`` and ``min_bytes`` are as in
+    `pack_tasks`."""
     least = max(min_bytes, _SMALLEST_TASK_BYTES)
     group: list[Chain] = []
     held = seen = segments = 0
@@ -119,12 +121,12 @@ def pack_tasks(
     max_bytes: int = DEFAULT_TASK_BYTES,
     min_bytes: int = 0,
 ) -> tuple[RebuildTask, ...]:
-    """Return tasks, the largest parts first. Small parts share a task, large ones are a task of
-    their own.
+    """Return tasks, those with the largest parts first. Small parts share a task; a large part is a
+    task of its own.
 
-    A task takes at most half of a slot's share of the rest: large tasks cost less, small ones at
-    the end let all slots end at about the same time. A task has at least ``min_bytes``; one of
-    several parts has little more than ``max_bytes``.
+    A task takes at most half of a slot's share of the remaining work. Large tasks cost less, and
+    small tasks at the end let all slots end at about the same time. A task has at least
+    ``min_bytes``. A task of several parts has little more than ``max_bytes``.
     """
     ordered = sorted(parts, key=_cost_bytes, reverse=True)
     least = max(min_bytes, _SMALLEST_TASK_BYTES)
@@ -153,7 +155,7 @@ def _cost_bytes(work: Chain | PackedChains) -> int:
 
 
 def even_bytes(total_bytes: int, slots: int, max_bytes: int = DEFAULT_TASK_BYTES) -> int:
-    """Return the size of a task. Each worker gets several, so that all end at about the same
-    time."""
+    """Return the size of a task. Each worker gets several tasks, so that all workers end at about
+    the same time."""
     even = total_bytes // (slots * _TASKS_PER_JOB)
     return min(max(even, _SMALLEST_TASK_BYTES), max_bytes)

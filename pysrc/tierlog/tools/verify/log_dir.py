@@ -2,9 +2,9 @@
 
 It checks every batch's checksum, offsets against file names and adjacent segments, leader epochs
 against their checkpoint, the index files against the batches, the checkpoints themselves, and the
-log's end against the high watermark. After a damaged batch the offset index gives the next
-position, so that one damaged batch does not hide the next. ``deep`` also decodes every record, and
-looks for aborted transactions that the transaction index does not have.
+log's end against the high watermark. After a damaged batch, the check continues at the next
+position in the offset index, so that one damaged batch does not hide another. ``deep`` also decodes
+every record, and looks for aborted transactions that the transaction index lacks.
 
 The broker may be running: its changes during the check are notes, not problems.
 """
@@ -41,18 +41,21 @@ __all__ = ["verify_log_dir"]
 _INDEX_LIMIT_BYTES = 256 << 20
 
 _RESTORE = (
-    "what stands before this byte is sound; restore the segment from another replica or from "
+    "the batches before this byte are sound; restore the segment from another replica or from "
     "the remote tier"
 )
-_TAIL = "nothing to do: a running broker is still writing, a stopped one cuts it off when it starts"
+_TAIL = (
+    "nothing to do: a running broker is still writing here; a stopped broker cuts this off when it "
+    "starts"
+)
 _REBUILD = "stop the broker, remove this file and start it again: it rebuilds indexes from the log"
 _INDEX_TAIL = "nothing to do: the broker rebuilds the index when it starts after a crash"
 _CHECKPOINT = "restore the file from a backup, or remove it with the broker stopped"
 _LOOK_AGAIN = "nothing to do: run verify again if the broker is running"
 
 _WRITTEN_SO = (
-    "its checksum is right, so it was written like this: compare with another replica, and look "
-    "at the producer"
+    "the checksum of the batch is right, so the producer wrote it like this: compare it with "
+    "another replica, and check the producer"
 )
 _CHANGED = ("changed", "the batches that were there a moment ago", "fewer", _LOOK_AGAIN)
 _DECODE_BYTES = 4 << 20
@@ -72,9 +75,10 @@ def verify_log_dir(
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a broker's log directory. Raises as ``open_log_dir``; everything else is a finding.
+    """Check a broker's log directory. Raises the errors of ``open_log_dir``; damage is a finding.
 
-    With ``deep``, a batch that opens to more than ``max_decompressed_bytes`` is one, too.
+    With ``deep``, a batch is also a finding if its decompressed size exceeds
+    ``max_decompressed_bytes``.
     """
     most_bytes = max_decompressed_bytes if deep else None
     watching = progress or QuietProgress()
@@ -119,7 +123,8 @@ def _damaged_checkpoints(problems: Iterable[CorruptDataError], tally: Tally) -> 
 
 
 def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
-    """Check that the log reaches the high watermark, which consumers have read."""
+    """Check that the log reaches the high watermark. Consumers may have read every record below
+    it."""
     if end_offset is None or log.high_watermark is None or log.high_watermark <= end_offset:
         return
     tally.problem(
@@ -134,9 +139,10 @@ def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
 def _verify_segment(
     log: PartitionLog, segment: SegmentFiles, tally: Tally, most_bytes: int | None
 ) -> int | None:
-    """Check one segment with its indexes; its records, too, unless `most_bytes` is None.
+    """Check one segment and its indexes. Check its records, too, unless `most_bytes` is None.
 
-    Returns the offset after its last batch; None, with a finding, when it could not be read.
+    Return the offset after the last batch. If the segment cannot be read, add a finding and return
+    None.
     """
     try:
         # Read the indexes first: their entries then point at batches that the log already has.
@@ -153,7 +159,7 @@ def _verify_segment(
             problem.field,
             problem.expected,
             problem.found,
-            "compare with another replica: the segment, its name or a checkpoint is not this log's",
+            "compare with another replica: the segment, its name or a checkpoint is of another log",
             problem.position,
         )
     for kind, (path, data) in indexes.items():
@@ -230,7 +236,8 @@ def _verify_aborts(
 
 
 def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
-    """A running broker may delete files; other errors are problems."""
+    """Report a file that cannot be read. A missing file is a note, since a running broker may
+    delete files."""
     if isinstance(error, FileNotFoundError):
         tally.note(path, "vanished", "the file of the listing", "none any more", _LOOK_AGAIN)
         return

@@ -1,10 +1,14 @@
 """Checks a log directory or a store. It reads everything and changes nothing.
 
-Of a store it always checks the cluster marker; that `.log` and `.indexes` objects belong together;
-every section's checksum; sizes; that the sections agree; that no offsets are missing between
-segments; and that transactions and leader epochs continue from one to the next.
-``deep`` reads every `.log` object: its checksum, batches and records, and the indexes against them.
-``metadata`` is a file to compare the bucket with.
+In a store it always checks
+
+* the cluster marker, the sizes of objects and the checksum of every section;
+* that each `.log` object has its `.indexes` object, and that the sections agree;
+* that no offsets are missing between segments;
+* that transactions and leader epochs continue from one segment to the next.
+
+With ``deep``, it also reads every `.log` object, and checks the checksum, the batches, the records,
+and the indexes against the batches. ``metadata`` is a file to compare the bucket with.
 
 A store that does not answer is an error, not a finding.
 """
@@ -35,8 +39,8 @@ def verify(
 ) -> Report:
     """Check a log directory or a store; see `verify_log_dir` and `verify_store`.
 
-    Damage is a finding. An error is raised only when the source cannot be opened; ConfigError for
-    ``metadata`` with a log directory, which has none.
+    Damage is a finding. An error is raised only when the source cannot be opened, and ConfigError
+    for ``metadata`` with a log directory, which has no metadata.
     """
     if source.is_store:
         return verify_store(
@@ -50,7 +54,7 @@ def verify(
     if metadata is not None:
         raise ConfigError(
             f"{printable(source.location)}: a log directory has no remote metadata; give the URL "
-            "of the store that the metadata is about"
+            "of the store that the metadata describes"
         )
     return verify_log_dir(
         source.location,

@@ -1,9 +1,9 @@
 //! The fast path of a read: selects and checks the batches to return from bytes that begin with a
 //! batch.
 //!
-//! It answers only when nothing is in doubt. For damage, a batch that is cut off, an old format or
-//! offsets that do not ascend it returns `None`. The caller then walks the same bytes on the slow
-//! path, which reports the error.
+//! [`answer`] returns batches only if all checks succeed. If the data is damaged, ends within a
+//! batch, has an old format or has offsets that do not ascend, it returns `None`. The caller then
+//! reads the same bytes on the slow path, which reports the error.
 
 use crate::batch::checksums::BatchChecksums;
 use crate::batch::header::{
@@ -11,12 +11,12 @@ use crate::batch::header::{
 };
 use crate::checksum::crc32c;
 
-/// The request of a read.
+/// The offsets and the size that a read requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
-    /// The first batch is the one that holds this offset, or the next one.
+    /// The first batch of the answer holds this offset, or is the next batch after it.
     pub offset: i64,
-    /// No batch ends after this offset.
+    /// No batch of the answer ends after this offset.
     pub last_offset: i64,
     /// Largest size of all batches together.
     pub max_bytes: u64,
@@ -54,10 +54,11 @@ pub struct Answer {
     pub next_offset: i64,
 }
 
-/// Returns the requested batches of `data`; `None` when the slow path has to look.
+/// Returns the requested batches of `data`, or `None` when the slow path has to read them.
 ///
-/// No checksum covers the base offset of a batch. It is confirmed by the next batch's base offset,
-/// which therefore has to be in the bytes, unless the segment ends there.
+/// No checksum covers the base offset of a batch, so it is compared with the base offset of the
+/// next batch. Therefore `data` must also hold the base offset after the last returned batch,
+/// unless the segment ends there.
 pub fn answer(data: &[u8], origin: &Origin<'_>, asked: &Asked) -> Option<Answer> {
     let mut found: Option<Answer> = None;
     let mut last_before = origin.start_offset.checked_sub(1)?;

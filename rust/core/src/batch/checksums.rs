@@ -1,10 +1,11 @@
-//! The checksums of the batches that an offset index points at. They distinguish a segment from
-//! another one with the same size, offsets and timestamps.
+//! The checksums of the batches that an offset index points at. They distinguish two segments that
+//! have the same size, offsets and timestamps.
 //!
-//! The section holds big-endian `u32` values. The first is the checksum field of the batch at byte
-//! 0, and one follows for each entry of the offset index: the field of the batch at the entry's
-//! position. A batch checksum covers the records, so two segments with equal checksums hold equal
-//! records. An empty section comes from an `.indexes` object of format version 1 and checks nothing.
+//! The section of an `.indexes` object that holds them is a list of big-endian `u32` values. The
+//! first value is the checksum field of the batch at byte 0. One value follows for each entry of
+//! the offset index: the checksum field of the batch at the position of that entry. A batch
+//! checksum covers the records, so two segments with equal checksums hold equal records. In
+//! `.indexes` objects of format version 1 the section is empty, and no checksum is compared.
 
 use crate::batch::header::{MAGIC_END, be_i32};
 use crate::index::local::OFFSET_ENTRY_SIZE;
@@ -15,7 +16,7 @@ pub const CHECKSUM_SIZE: usize = 4;
 const LEGACY_CRC_AT: usize = 12;
 const CRC_AT: usize = 17;
 
-/// A batch whose checksum is not the one that was recorded.
+/// A batch whose checksum differs from the recorded checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
     /// Row of the batch.
@@ -26,7 +27,7 @@ pub struct Mismatch {
     pub found: u32,
 }
 
-/// The recorded checksums of a segment from a byte position on.
+/// The recorded checksums of a segment, starting at a byte position.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchChecksums<'a> {
     entries: &'a [[u8; OFFSET_ENTRY_SIZE]],
@@ -44,7 +45,7 @@ impl<'a> BatchChecksums<'a> {
         (rest.is_empty() && is_complete).then_some(Self { entries, checksums, row: 0 })
     }
 
-    /// Returns the same checksums for batches from byte `position` of the segment on.
+    /// Returns the checksums of the batches from byte `position` of the segment on.
     #[must_use]
     pub fn starting_at(mut self, position: u64) -> Self {
         if !self.checksums.is_empty() && position > 0 {
@@ -54,8 +55,8 @@ impl<'a> BatchChecksums<'a> {
         self
     }
 
-    /// Returns the recorded checksum of the batch at byte `position`, `None` when none was
-    /// recorded. Positions must ascend from call to call.
+    /// Returns the recorded checksum of the batch at byte `position`, or `None` if none was
+    /// recorded for this batch. Positions must ascend from call to call.
     pub fn expected(&mut self, position: u64) -> Option<u32> {
         loop {
             let checksum = self.checksums.get(self.row)?;
@@ -73,8 +74,8 @@ impl<'a> BatchChecksums<'a> {
         }
     }
 
-    /// Returns the first of the batches at `positions` of `data` whose checksum differs from the
-    /// recorded one. `data` begins at byte `data_position` of the segment.
+    /// Checks the batches at `positions` of `data`. Returns the first batch whose checksum differs
+    /// from the recorded checksum. `data` begins at byte `data_position` of the segment.
     pub fn find_mismatch(
         self,
         data: &[u8],

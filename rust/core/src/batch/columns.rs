@@ -11,7 +11,7 @@ pub struct Batch {
     pub header: BatchHeader,
 }
 
-/// The columns of a scan, as formats section 2 names the fields; all have the same length.
+/// The columns of a scan. All have the same length. The fields are those of the batch header.
 #[derive(Debug, Default)]
 pub struct BatchColumns {
     /// Offset of the first record.
@@ -26,13 +26,13 @@ pub struct BatchColumns {
     pub base_timestamp_ms: Vec<i64>,
     /// Largest timestamp.
     pub max_timestamp_ms: Vec<i64>,
-    /// Leader epoch, -1 unknown.
+    /// Leader epoch; -1 means unknown.
     pub leader_epoch: Vec<i32>,
-    /// Producer id, -1 none.
+    /// Producer id; -1 means none.
     pub producer_id: Vec<i64>,
-    /// Producer epoch, -1 none.
+    /// Producer epoch; -1 means none.
     pub producer_epoch: Vec<i16>,
-    /// Sequence of the first record, -1 none.
+    /// Sequence of the first record; -1 means none.
     pub base_sequence: Vec<i32>,
     /// Codec and flags.
     pub attributes: Vec<i16>,
@@ -47,20 +47,20 @@ pub struct BatchColumns {
 pub struct Summary {
     /// Records present.
     pub records: i64,
-    /// Smallest base timestamp that is set and is no delete horizon.
+    /// Smallest base timestamp. Unset timestamps and delete horizons do not count.
     pub first_timestamp_ms: Option<i64>,
     /// Whether a batch belongs to a transaction.
     pub has_transactions: bool,
     /// Codecs of the data batches: bit `n` is set for codec `n`. Control batches do not count.
     pub codecs: u8,
-    /// Position after the last batch; 0 without batches.
+    /// Position after the last batch, or 0 if there are no batches.
     pub end_position: i64,
     /// The offset and epoch range of the batches, if they are contiguous.
     pub run: Option<Run>,
 }
 
-/// Contiguous batches of magic 2: each starts at the offset after the one before, and leader epochs
-/// never decrease.
+/// Contiguous batches of magic 2: each batch starts at the offset after the last record of the
+/// previous batch, and leader epochs never decrease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Offset of the first record.
@@ -74,7 +74,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Returns this run extended by `next`, if it follows.
+    /// Returns this run extended by `next`, if `next` follows without a gap.
     fn followed_by(self, next: Self) -> Option<Self> {
         let follows = self.last_offset.checked_add(1) == Some(next.first_offset)
             && next.first_epoch >= self.last_epoch;
@@ -208,7 +208,7 @@ mod tests {
         let found = summary(&rows);
         let run = Run { first_offset: 100, last_offset: 107, first_epoch: 3, last_epoch: 7 };
         assert_eq!((found.run, found.records, found.end_position), (Some(run), 8, 300));
-        // A control batch has no codec; a delete horizon is no timestamp.
+        // The codec of a control batch does not count, and a delete horizon is not a timestamp.
         assert_eq!((found.codecs, found.first_timestamp_ms), (0b101, Some(895)));
         assert!(found.has_transactions);
         assert!(!summary(&rows[..1]).has_transactions);

@@ -1,4 +1,4 @@
-//! The header of a record batch, magic 2 (formats section 2).
+//! The header of a record batch of magic 2.
 //!
 //! ```text
 //!  0 baseOffset i64      12 leaderEpoch i32   17 crc u32            27 baseTimestamp i64
@@ -6,13 +6,13 @@
 //! 43 producerId i64      51 producerEpoch i16 23 lastOffsetDelta i32
 //! 53 baseSequence i32    57 recordsCount i32  61 records (or one compressed stream of them)
 //! ```
-//! The CRC-32C covers everything from byte 21 on; offset, length and leader epoch lie outside it.
+//! The CRC-32C covers all bytes from byte 21 on. It does not cover offset, length and leader epoch.
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Bytes before the part that `batchLength` counts.
+/// Number of bytes before the bytes that `batchLength` counts.
 pub const LOG_OVERHEAD: usize = 12;
-/// Number of leading bytes that contain the version of a batch.
+/// Position after the version (magic) byte of a batch.
 pub const MAGIC_END: usize = 17;
 /// Size of the fixed header of a v2 batch.
 pub const HEADER_SIZE: usize = 61;
@@ -43,7 +43,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Returns the codec of an attributes field, `None` for the unused codes 5 to 7.
+    /// Returns the codec of an attributes field, or `None` for the unused codes 5 to 7.
     pub fn of(attributes: i16) -> Option<Self> {
         Some(match attributes & CODEC_MASK {
             0 => Self::None,
@@ -63,7 +63,7 @@ pub struct BatchHeader {
     pub base_offset: i64,
     /// Bytes after the length field.
     pub batch_length: i32,
-    /// Leader epoch, -1 unknown.
+    /// Leader epoch; -1 means unknown.
     pub leader_epoch: i32,
     /// CRC-32C of the bytes from 21 to the end.
     pub crc: u32,
@@ -75,11 +75,11 @@ pub struct BatchHeader {
     pub base_timestamp_ms: i64,
     /// Largest timestamp, or the append time.
     pub max_timestamp_ms: i64,
-    /// Producer id, -1 none.
+    /// Producer id; -1 means none.
     pub producer_id: i64,
-    /// Producer epoch, -1 none.
+    /// Producer epoch; -1 means none.
     pub producer_epoch: i16,
-    /// Sequence of the first record, -1 none.
+    /// Sequence of the first record; -1 means none.
     pub base_sequence: i32,
     /// Records present.
     pub record_count: i32,
@@ -144,8 +144,8 @@ impl BatchHeader {
         LOG_OVERHEAD as u64 + u64::try_from(self.batch_length).unwrap_or(0)
     }
 
-    /// Returns the sequence of the last record, wrapped at 2^31 like Kafka; -1 for none. Sequences
-    /// below -1, which no producer sends, are treated like Kafka treats them.
+    /// Returns the sequence of the last record, or -1 if the batch has no sequences. As in Kafka,
+    /// it wraps at 2^31. No producer sends sequences below -1; they are handled as in Kafka.
     pub fn last_sequence(&self) -> i32 {
         if self.base_sequence == -1 {
             return -1;
@@ -156,13 +156,14 @@ impl BatchHeader {
         }
     }
 
-    /// Returns the codec, `None` for an unknown one, which [`Self::validate`] refuses.
+    /// Returns the codec, or `None` for an unknown codec. [`Self::validate`] refuses unknown
+    /// codecs.
     #[inline]
     pub fn codec(&self) -> Option<Codec> {
         Codec::of(self.attributes)
     }
 
-    /// Returns true when every record carries the append time.
+    /// Returns true when the timestamp of every record is the time at which the broker appended it.
     #[inline]
     pub fn is_log_append_time(&self) -> bool {
         self.attributes & LOG_APPEND_TIME != 0
@@ -181,7 +182,8 @@ impl BatchHeader {
     }
 }
 
-/// Returns the big-endian i64 at `at`, 0 when out of range. Callers check the length first.
+/// Returns the big-endian i64 at `at`, or 0 when `at` is out of range. Callers check the length
+/// first.
 #[inline]
 pub fn be_i64(bytes: &[u8], at: usize) -> i64 {
     bytes

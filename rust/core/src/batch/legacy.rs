@@ -1,5 +1,4 @@
-//! Messages of magic 0 and 1, and the wrapper messages that hold a compressed set of them
-//! (formats section 3).
+//! Messages of magic 0 and 1, and the wrapper messages that hold a compressed set of messages.
 //!
 //! ```text
 //!  0 offset i64   8 size i32   12 crc u32 (CRC-32 of 16..end)   16 magic i8   17 attributes i8
@@ -24,7 +23,7 @@ const TIMESTAMP_AT: usize = 18;
 const CODEC_MASK: i8 = 0x07;
 const LOG_APPEND_TIME: i8 = 0x08;
 
-/// A message. Key and value are ranges of the bytes it was parsed from.
+/// A message. Key and value are ranges of the bytes from which the message was parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Offset as stored: absolute, or relative inside a wrapper of magic 1.
@@ -97,7 +96,8 @@ impl Message {
         })
     }
 
-    /// Returns the codec of the value; refuses codecs that these versions do not have.
+    /// Returns the codec of the value. A codec that messages of magic 0 and 1 cannot have is an
+    /// error.
     pub fn codec(&self) -> Result<Codec> {
         match Codec::of(i16::from(self.attributes & CODEC_MASK)) {
             Some(codec) if codec != Codec::Zstd => Ok(codec),
@@ -108,8 +108,8 @@ impl Message {
         }
     }
 
-    /// Returns true when the broker set the timestamp. A wrapper's timestamp then replaces the
-    /// inner ones.
+    /// Returns true when the broker set the timestamp. The timestamp of a wrapper then replaces the
+    /// timestamps of its inner messages.
     pub fn is_log_append_time(&self) -> bool {
         self.magic > 0 && self.attributes & LOG_APPEND_TIME != 0
     }
@@ -177,8 +177,8 @@ pub(crate) fn wrapped_range(wrapper: &Message) -> Result<Range<usize>> {
     })
 }
 
-/// Appends the message set inside `wrapper` to `output`. `data` is what the wrapper was parsed
-/// from.
+/// Appends the message set inside `wrapper` to `output`. `data` holds the bytes from which the
+/// wrapper was parsed.
 fn open_wrapper(
     data: &[u8],
     wrapper: &Message,
@@ -216,8 +216,8 @@ fn next_inner(set: &[u8], at: usize, magic: i8, check_crc: bool) -> Result<Messa
     Ok(message)
 }
 
-/// Checks the decompressed set of a wrapper and returns where its offsets start. Error positions
-/// count from the start of the decompressed set.
+/// Checks the decompressed set of a wrapper and returns a summary of it. Error positions count from
+/// the start of the decompressed set.
 pub(crate) fn inner_set(wrapper: &Message, set: &[u8], check_crc: bool) -> Result<InnerSet> {
     let mut at = 0;
     let mut first: Option<(i64, i64)> = None;
@@ -248,9 +248,9 @@ pub(crate) fn inner_set(wrapper: &Message, set: &[u8], check_crc: bool) -> Resul
     })
 }
 
-/// Returns the value to add to inner offsets. Version 0 stores absolute offsets. Version 1 counts
-/// from 0, and the wrapper holds the absolute offset of the last message; old librdkafka wrote 0
-/// there.
+/// Returns the value to add to inner offsets. Messages of magic 0 store absolute offsets. Messages
+/// of magic 1 count from 0, and their wrapper stores the absolute offset of the last message. Old
+/// versions of librdkafka stored 0 in the wrapper.
 fn offset_shift(wrapper: &Message, last_inner: i64) -> Result<i64> {
     let refuse = || {
         let (expected, found) = (format!("wrapper offset >= {last_inner}"), wrapper.offset);
@@ -279,10 +279,10 @@ pub(crate) fn inner_messages(
     Ok(())
 }
 
-/// Returns the header of version 2 for the message at the start of `data`, with -1 in the fields
-/// that these versions lack. Decompresses wrappers, because the first offset is inside. `check_crc`
-/// covers the inner messages, too. Error positions count from the start of `data`; errors inside a
-/// wrapper name the position of its value.
+/// Converts the message at the start of `data` to a header of magic 2. Fields that the message
+/// lacks are -1. A wrapper is decompressed, because only its inner messages hold the first offset.
+/// `check_crc` also verifies the checksums of inner messages. Error positions count from the start
+/// of `data`. An error inside a wrapper has the position of the wrapper's value.
 pub fn describe(
     data: &[u8],
     check_crc: bool,
@@ -307,8 +307,8 @@ pub fn describe(
 }
 
 /// Moves an error about a decompressed set to the position of the wrapper's value, because
-/// decompressed bytes have no position in the source. Every error in there but a bad checksum
-/// becomes `BadRecord`.
+/// decompressed bytes have no position in the source. Every error inside the set, except a bad
+/// checksum, becomes `BadRecord`.
 pub(crate) fn inside(wrapper: &Message, error: Error) -> Error {
     let kind = match error.kind {
         ErrorKind::BadCrc => ErrorKind::BadCrc,
@@ -328,7 +328,7 @@ pub(crate) fn header(message: &Message, inner: Option<&InnerSet>) -> Result<Batc
         return refuse("offset >= 0", message.offset);
     }
     let base_offset = inner.map_or(message.offset, |set| set.base_offset);
-    // A wrapper of an old librdkafka says 0 although its set continues.
+    // A wrapper of an old librdkafka has offset 0, although its messages have larger offsets.
     let last_offset = inner.map_or(message.offset, |set| set.last_offset.max(message.offset));
     let Ok(last_offset_delta) = i32::try_from(last_offset - base_offset) else {
         return refuse("an offset range of 31 bits", last_offset - base_offset);
@@ -343,7 +343,7 @@ pub(crate) fn header(message: &Message, inner: Option<&InnerSet>) -> Result<Batc
         batch_length: (message.size_bytes - LOG_OVERHEAD) as i32,
         leader_epoch: -1,
         crc: message.crc,
-        // Bits that only later versions define mean nothing here.
+        // Ignore bits that only later versions define.
         attributes: i16::from(message.attributes & (CODEC_MASK | LOG_APPEND_TIME)),
         last_offset_delta,
         base_timestamp_ms,

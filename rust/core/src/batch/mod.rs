@@ -1,4 +1,4 @@
-//! Record batches: headers, columns of them, and the message sets before them.
+//! Record batches: their headers, their columns, and the older message sets of magic 0 and 1.
 
 pub mod answer;
 pub mod checksums;

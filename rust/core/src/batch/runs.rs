@@ -1,4 +1,4 @@
-//! Groups batches into ranges of whole batches, one for each remoteLogIndex entry.
+//! Groups batches into ranges of whole batches, one range for each remoteLogIndex entry.
 
 use crate::error::Result;
 use crate::index::remote::{NewEntry, encode, refused};
@@ -63,7 +63,7 @@ impl BatchRuns<'_> {
         }
     }
 
-    /// Returns ranges of at least `group_bytes`; the last one may be smaller.
+    /// Returns ranges of at least `group_bytes`; the last range may be smaller.
     fn group(&self, group_bytes: u64) -> Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
         for row in 0..self.rows()? {
@@ -91,9 +91,9 @@ impl BatchRuns<'_> {
         Ok(runs)
     }
 
-    /// Encodes the entries of a segment whose bytes lie in the object `key`: one per range of at
-    /// least `group_bytes`, never splitting a batch. The last timestamp is the range's largest one,
-    /// and the rdi is `<key>:<byte position>`.
+    /// Encodes one remoteLogIndex entry for each range of at least `group_bytes`; an entry never
+    /// splits a batch. The bytes of the segment are in the object `key`. The last timestamp of an
+    /// entry is the largest timestamp of its range, and its rdi is `<key>:<byte position>`.
     pub fn encode(&self, key: &str, group_bytes: u64) -> Result<Vec<u8>> {
         let runs = self.group(group_bytes)?;
         let rdis: Vec<String> = runs.iter().map(|run| format!("{key}:{}", run.position)).collect();

@@ -1,23 +1,23 @@
 //! The cache's own time, which follows the callers' clocks and never goes back.
 //!
-//! Clocks of several threads differ slightly; a caller that is behind counts as being at the latest
-//! time. A caller that is behind by more than the time to live plus one second has had its clock
-//! set back. From then on the difference is added to the time of every caller. So time continues,
-//! and an entry lives at most twice its time to live.
+//! The clocks of several threads differ slightly. For a caller whose clock is behind, the latest
+//! time counts. If a clock is behind by more than the time to live (and by more than one second),
+//! it was set back. From then on the difference is added to the time of every caller. So the
+//! cache's time continues, and an entry lives at most twice its time to live.
 
 use crate::sync::{AtomicI64, Ordering};
 
-/// Limit of a caller's time: 140,000 years either way, so that a sum of a thousand jumps does not
-/// overflow.
+/// A caller's time is limited to 140,000 years before or after 0, so that the sum of a thousand
+/// jumps does not overflow.
 const FARTHEST_MS: i64 = 1 << 52;
-/// Longest time for which an entry that several threads use keeps an old stamp.
+/// An entry that several threads use keeps the time of an earlier use at most this long.
 const MAX_QUANTUM_MS: i64 = 64;
-/// The quantum is this share of the time to live.
+/// The quantum is the time to live divided by this number.
 const QUANTUM_SHARE: i64 = 1024;
 const MIN_TOLERANCE_MS: i64 = 1000;
 
-/// Settings and offset of the cache's time. All loads and stores are relaxed: a reader that sees a
-/// change late decides as if it had come earlier.
+/// Settings and offset of the cache's time. All loads and stores are relaxed, because a reader that
+/// sees a change late only decides as if it had read before the change.
 pub(super) struct Clock {
     offset_ms: AtomicI64,
     ttl_ms: AtomicI64,
@@ -63,7 +63,7 @@ impl Clock {
     /// Returns true when a caller is so far behind that its clock must have been set back.
     pub fn set_back(&self, time_ms: i64, seen_ms: i64) -> bool {
         let tolerance_ms = self.ttl_ms.load(Ordering::Relaxed).max(MIN_TOLERANCE_MS);
-        // `seen_ms` may be the smallest i64: no time was seen yet.
+        // `seen_ms` is the smallest i64 if no time was seen yet.
         time_ms < seen_ms.saturating_sub(tolerance_ms)
     }
 
@@ -72,7 +72,8 @@ impl Clock {
     pub fn continue_from(&self, seen_ms: i64, time_ms: i64) {
         let offset_ms = self.offset_ms.load(Ordering::Relaxed);
         let behind_ms = seen_ms.saturating_sub(time_ms);
-        // Saturates, and leaves room for a thousand jumps over the whole range.
+        // The offset saturates at a value that leaves room for a thousand jumps over the whole
+        // range.
         let room = i64::MAX / 4;
         self.offset_ms.store(offset_ms.saturating_add(behind_ms).min(room), Ordering::Relaxed);
     }

@@ -31,7 +31,7 @@ pub enum Outcome<V, E> {
 pub enum LoadError<E> {
     /// The loader's error.
     Failed(E),
-    /// The load of another thread took longer than the caller's timeout. It continues.
+    /// The load of another thread took longer than the caller's timeout. That load continues.
     TimedOut,
     /// This thread is already loading that key and would wait for itself.
     Reentrant,
@@ -61,9 +61,9 @@ pub(super) struct Flight<K, V, E> {
     pub hash: u64,
     pub key: K,
     loader: ThreadId,
-    /// Threads that wait for this load, for [`Flights::would_deadlock`].
+    /// Threads that wait for this load; [`Flights::would_deadlock`] reads them.
     waiting: Mutex<Vec<ThreadId>>,
-    /// Guards only the wait; the outcome can be read without it.
+    /// Used only to wait; `outcome` can be read without this lock.
     landed: Mutex<bool>,
     wake: Condvar,
     outcome: OnceLock<Outcome<V, E>>,
@@ -155,7 +155,7 @@ impl<K, V, E> Drop for Waiter<K, V, E> {
 
 type SameHash<K, V, E> = Vec<Arc<Flight<K, V, E>>>;
 
-/// All active loads that a thread can still join and whose values will be kept.
+/// All active loads that another thread can join and whose values the cache will keep.
 pub(super) struct Flights<K, V, E> {
     by_hash: HashMap<u64, SameHash<K, V, E>, RandomState>,
 }
@@ -228,7 +228,7 @@ impl<K, V, E> Flights<K, V, E> {
     }
 }
 
-/// The right and duty to load a value. Dropping it cancels the load.
+/// The right and duty to load a value. Dropping the ticket cancels the load.
 pub struct Ticket<'a, K, V, E, S> {
     pub(super) cache: &'a Cache<K, V, E, S>,
     pub(super) flight: Arc<Flight<K, V, E>>,
@@ -242,8 +242,8 @@ impl<K, V, E, S> Ticket<'_, K, V, E, S> {
         &self.flight.key
     }
 
-    /// Keeps the value and passes it to all waiters. Returns false, and does not keep the value,
-    /// when its key was removed or put during the load or when the value is too heavy.
+    /// Puts the value into the cache and passes it to all waiters. If the key was removed or put
+    /// during the load, or if the value is too heavy, the value is not put and this returns false.
     pub fn finish(mut self, value: V, weight: u64, now_ms: i64) -> Result<bool, Closed>
     where
         K: Clone + Eq,
@@ -254,7 +254,7 @@ impl<K, V, E, S> Ticket<'_, K, V, E, S> {
         self.cache.finish(&self.flight, value, weight, now_ms, load_ms)
     }
 
-    /// Passes the error to all waiters and keeps nothing.
+    /// Passes the error to all waiters and puts nothing into the cache.
     pub fn fail(mut self, error: E, now_ms: i64) {
         self.open = false;
         let load_ms = now_ms.saturating_sub(self.began_ms);
@@ -274,8 +274,8 @@ impl<K, V, E, S> Drop for Ticket<'_, K, V, E, S> {
 pub enum Begun<'a, K, V, E, S> {
     /// The value is in the cache.
     Hit(V),
-    /// The caller has to load it.
+    /// The caller has to load the value.
     Load(Ticket<'a, K, V, E, S>),
-    /// Another thread is loading it.
+    /// Another thread is loading the value.
     Wait(Waiter<K, V, E>),
 }

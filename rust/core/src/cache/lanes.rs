@@ -1,22 +1,25 @@
 //! Registry of readers: decides when a removed entry may be freed.
 //!
-//! Every thread has its own lane, on its own cache line, in which it announces since when it has
-//! been reading. Writers never wait for a lane: removed entries are retired until every lane is
-//! idle or was entered later.
+//! Every thread has its own lane on its own cache line. A thread that starts to read announces the
+//! current epoch in its lane. Writers never wait for a lane. A removed entry is kept until every
+//! lane is idle or was entered after the removal.
 //!
-//! Why this is safe. A removal unlinks the entry, then moves the epoch from `e` to `e + 1`. A
-//! reader announces the epoch it saw, then (full fence) follows pointers. The freeing thread loads
-//! the epoch, then (full fence) looks at the lanes. One of the two fences comes first:
+//! This is safe for the following reason. A removal unlinks the entry, then moves the epoch from
+//! `e` to `e + 1`. A reader announces the epoch that it loaded, issues a full fence, then follows
+//! pointers. The freeing thread loads the epoch, issues a full fence, then reads the lanes. One of
+//! the two fences comes first:
 //!
-//! * The reader's fence: the freeing thread sees the announcement. An announced epoch of `e` or
-//!   less keeps the entry. A later epoch was loaded (acquire) from a store (release) made after the
-//!   entry had been unlinked, so that reader cannot have found it.
-//! * The freeing thread's fence: the reader's loads after its own fence see everything stored
-//!   before, including the unlinking.
+//! * If the reader's fence comes first, the freeing thread sees the announcement. If the announced
+//!   epoch is `e` or less, the entry is not freed. If it is larger, the reader loaded it (acquire)
+//!   from a store (release) that was made after the unlinking, so the reader cannot have found the
+//!   entry.
+//! * If the freeing thread's fence comes first, the reader's loads after its own fence see all
+//!   stores before the other fence, including the unlinking.
 //!
-//! Leaving is a release store and looking an acquire load, so everything a reader did with an entry
-//! happens before the entry is freed. Entering is a release, too: the freeing thread may see that a
-//! reader has entered again without seeing that it had left.
+//! A reader leaves with a release store, and the freeing thread reads a lane with an acquire load.
+//! So all that a reader did with an entry happens before the entry is freed. A reader also enters
+//! with a release store, because the freeing thread may see a later entering and not the leaving
+//! before it.
 
 use std::marker::PhantomData;
 
@@ -34,30 +37,30 @@ const GUESTS: usize = 1;
 
 const IDLE: u64 = 0;
 
-/// Values that only one thread writes. Aligned to 128 bytes, since processors fetch cache lines in
-/// pairs.
+/// Values that only one thread writes. They are aligned to 128 bytes, because processors fetch
+/// cache lines in pairs.
 #[repr(align(128))]
 pub(super) struct Lane {
-    /// The epoch in which its thread started to read, or [`IDLE`].
+    /// The epoch in which the thread of this lane started to read, or [`IDLE`].
     entered: AtomicU64,
-    /// Latest time that its thread has seen; never goes back.
+    /// Latest time that the thread of this lane has seen. It never goes back.
     pub seen_ms: AtomicI64,
-    /// Number of uses so far: the order of uses within one millisecond.
+    /// Number of uses so far. It orders the uses within one millisecond.
     pub sequence: AtomicU64,
     pub hits: AtomicU64,
     pub misses: AtomicU64,
 }
 
-/// A lane that any thread without its own can take.
+/// A lane for any thread that has no lane of its own.
 #[repr(align(128))]
 struct Guest(AtomicU64);
 
 /// All lanes of one cache.
 pub(super) struct Lanes {
     epoch: AtomicU64,
-    /// Lanes from here on have never been entered. It is raised before a lane's first entry, under
-    /// the same fence as the announcement, so a freeing thread sees it whenever it must see the
-    /// announcement.
+    /// Lanes with this number or a larger one were never entered. The number is raised before a
+    /// thread first enters a lane, under the same fence as the announcement. So a freeing thread
+    /// that must see the announcement also sees the new number.
     opened: AtomicUsize,
     guests_opened: AtomicUsize,
     own: Box<[Lane]>,
@@ -66,28 +69,28 @@ pub(super) struct Lanes {
     crowd: AtomicU64,
     /// Hits and misses of threads without their own lane.
     pub guest_hits: AtomicU64,
-    /// Latest time that any of these threads has seen.
+    /// Latest time that any thread without its own lane has seen.
     guest_seen_ms: AtomicI64,
     pub guest_misses: AtomicU64,
 }
 
-/// While this lives, no entry that was found is freed.
+/// While a reader has a pin, no entry that the reader found is freed.
 pub(super) struct Pin<'a> {
     lanes: &'a Lanes,
     place: Place<'a>,
-    // Only its own thread writes a lane.
+    // A pin stays in its thread, because only that thread may write to its lane.
     not_send: PhantomData<*const ()>,
 }
 
 enum Place<'a> {
     Own(&'a Lane, u32),
-    /// The thread was already reading; the outermost pin leaves the lane.
+    /// The thread already has a pin. Dropping the outermost pin leaves the lane.
     Nested(&'a Lane, u32),
     Guest(&'a Guest),
     Crowd,
 }
 
-/// Everything removed before this epoch may be freed.
+/// Entries that were removed before this epoch may be freed.
 #[derive(Clone, Copy)]
 pub(super) struct Quiet(u64);
 
@@ -168,20 +171,21 @@ impl Lanes {
             }
             self.guests_opened.fetch_max(index + 1, Ordering::Relaxed);
             let epoch = self.epoch.load(Ordering::Acquire);
-            // Acquire: what the last guest did happens before what this one does.
+            // Acquire: all that the previous guest did happens before this guest reads.
             if guest.0.compare_exchange(IDLE, epoch, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 fence(Ordering::SeqCst);
                 return Place::Guest(guest);
             }
         }
-        // More than 128 threads are reading at this moment. Until the last of them leaves, nothing
-        // is freed.
+        // More than 128 threads are reading at this moment. No entry is freed until all threads
+        // without a lane have left.
         self.crowd.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         Place::Crowd
     }
 
-    /// Returns the epoch of a removal. Called with the writer's lock held, after unlinking.
+    /// Starts a new epoch and returns the one before, in which the removal took place. Called with
+    /// the writer's lock held, after the entry was unlinked.
     pub fn removed(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed);
         // Release: a thread that loads the new epoch sees the unlinking.
@@ -189,11 +193,12 @@ impl Lanes {
         epoch
     }
 
-    /// Returns the epoch before which no reader is left.
+    /// Returns the oldest epoch that an active reader announced, or the current epoch if there is
+    /// no active reader.
     pub fn quiet(&self) -> Quiet {
         let mut oldest = self.epoch.load(Ordering::Acquire);
         fence(Ordering::SeqCst);
-        // Acquire: what a reader did before it left happens before what the caller frees.
+        // Acquire: all that a reader did before it left happens before the caller frees an entry.
         if self.crowd.load(Ordering::Acquire) != 0 {
             return Quiet(0);
         }
@@ -210,7 +215,7 @@ impl Lanes {
     }
 }
 
-/// Stores `epoch`, then a full fence.
+/// Stores `epoch`, then issues a full fence.
 #[inline]
 fn announce(entered: &AtomicU64, epoch: u64) {
     // On x86 an exchange is a full fence and costs half as much as a store and a fence.
@@ -221,7 +226,7 @@ fn announce(entered: &AtomicU64, epoch: u64) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(tierlog_loom))))]
     {
-        // Release: what this thread did in its earlier visit happens before this store (see the
+        // Release: all that this thread did before it left happens before this store (see the
         // module documentation).
         entered.store(epoch, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -238,7 +243,7 @@ impl Pin<'_> {
         }
     }
 
-    /// Raises the latest time seen to `time_ms` and returns the earlier value.
+    /// Raises the latest time seen to `time_ms` and returns the previous value.
     #[inline]
     pub fn raise_seen_ms(&self, time_ms: i64) -> i64 {
         match self.lane() {

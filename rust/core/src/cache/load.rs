@@ -15,9 +15,10 @@ where
     V: Clone,
     S: BuildHasher,
 {
-    /// Returns the value of a key, from `loader` if necessary, which returns it with its weight. If
-    /// another thread is loading the key, waits for that load instead, at most `timeout` long for
-    /// each load (a cancelled load is followed by another). `clock` returns the current time.
+    /// Returns the value of a key. If the cache does not hold the key, calls `loader`, which
+    /// returns the value and its weight. If another thread is loading the key, waits for that load,
+    /// at most `timeout` long. If that load is cancelled, starts again with a new timeout. `clock`
+    /// returns the current time.
     pub fn get_or_load(
         &self,
         key: &K,
@@ -56,7 +57,7 @@ where
         }
     }
 
-    /// Does the first half of [`Cache::get_or_load`], for callers that load in their own way.
+    /// Does the first half of [`Cache::get_or_load`], for callers that load the value themselves.
     /// Returns the value, the right to load it, or another thread's load to wait for.
     pub fn begin_load(&self, key: &K, now_ms: i64) -> Result<Begun<'_, K, V, E, S>, LoadError<E>> {
         let hash = self.hasher.hash_one(key);
@@ -73,7 +74,7 @@ where
                 return Err(LoadError::Closed);
             }
             state.time_ms(&self.clock, &self.map.lanes, now_ms);
-            // Another thread may have loaded it since.
+            // Another thread may have loaded the value since the look-up.
             if let Some(id) = state.owner.find(&self.map, hash, key) {
                 if !state.expired(&self.clock, id) {
                     return Ok((pinned.keep(&state.owner, id), None));

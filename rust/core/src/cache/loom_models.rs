@@ -1,9 +1,9 @@
 //! loom models that try every interleaving of two or three threads:
 //! `RUSTFLAGS="--cfg tierlog_loom" cargo test --release -p tierlog-core --target-dir target/loom --lib loom`
 //!
-//! A freed entry is only marked, and every access to an entry checks the mark. loom itself checks
-//! that the mark is set after every such access. A key is its own hash, and keys that are equal
-//! modulo 4 share a chain.
+//! In a model a freed entry is only marked as freed, and every access to an entry checks the mark.
+//! loom reports an access that is concurrent with the marking. A key is its own hash, and keys that
+//! are equal modulo 4 share a chain.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -46,7 +46,8 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     explore_within(None, model);
 }
 
-/// Runs a model with a limit on unforced switches between threads, where there are too many.
+/// Runs a model with a limit on unforced switches between threads, because all interleavings would
+/// be too many.
 fn explore_within(switches: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.max_branches = 100_000;
@@ -279,7 +280,7 @@ fn loom_after_a_failed_load_the_next_one_loads() {
         let other =
             spawn(&cache, 1, |cache| cache.get_or_load(&1, || 0, None, |_| Err("on purpose")));
         let own = cache.get_or_load(&1, || 0, None, |_| Ok((5, 1)));
-        // It waited for the other load, or it loaded before or after it.
+        // This thread waited for the other load, or it loaded before or after the other thread did.
         let failed = Err(LoadError::Failed("on purpose"));
         assert!(own == Ok(5) || own == failed);
         assert_eq!(cache.get(&1, 0), own.clone().ok());

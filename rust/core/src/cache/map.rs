@@ -4,17 +4,17 @@
 //! the cache's one lock. [`Map`] is shared with readers; [`Owner`] is guarded by the lock.
 //!
 //! Every entry has two `next` pointers, one for tables of even number and one for tables of odd
-//! number. A table that is too small is replaced by one of twice the size, whose chains use the
-//! other pointers. Readers continue in the old chains, which are not changed, so growing hides no
-//! entry. The next table has to wait until the first one has no reader.
+//! number. A table that is too small is replaced by a table of twice the size. The chains of the
+//! new table use the other pointers. The old chains do not change, so a reader that is walking them
+//! misses no entry. The table can grow again only when no reader uses the old table.
 //!
 //! Rules that make the unsafe code sound:
 //!
 //! 1. Entries and tables are reached by readers only through a [`Pinned`].
-//! 2. Both are freed only when [`Lanes::quiet`] says that no thread that may have reached them is
-//!    left.
+//! 2. Both are freed only when [`Lanes::quiet`] shows that all threads that may have reached them
+//!    have left.
 //! 3. An entry that [`Owner`] has in a slot is linked and is removed only through `&mut Owner`.
-//! 4. After it is linked, only the atomics of an entry change.
+//! 4. After an entry is linked, only its atomics change.
 
 #![allow(unsafe_code)]
 
@@ -97,11 +97,11 @@ impl<K, V> Table<K, V> {
 pub(super) struct Map<K, V> {
     table: AtomicPtr<Table<K, V>>,
     pub lanes: Lanes,
-    // States for Send and Sync that the map owns its entries.
+    // Tells the compiler that the map owns its entries, which Send and Sync depend on.
     entries: PhantomData<Box<Node<K, V>>>,
 }
 
-/// Access of a reader.
+/// Access of a reader to the map.
 pub(super) struct Pinned<'a, K, V> {
     map: &'a Map<K, V>,
     pub pin: Pin<'a>,
@@ -128,13 +128,13 @@ impl<K, V> Map<K, V> {
 
     fn table(&self) -> &Table<K, V> {
         // SAFETY: called by readers under a pin and by the owner of the table. The owner frees a
-        // table only after it was replaced and no pin that saw it is left.
+        // table only after it has replaced the table and every pin that saw the table was dropped.
         unsafe { &*self.table.load(Ordering::Acquire) }
     }
 }
 
 impl<K, V> Pinned<'_, K, V> {
-    /// Returns the entry of a key. It lives as long as this pin.
+    /// Returns the entry of a key. The entry lives as long as this pin.
     #[inline]
     pub fn find<Q>(&self, hash: u64, key: &Q) -> Option<&Node<K, V>>
     where
@@ -155,8 +155,8 @@ impl<K, V> Pinned<'_, K, V> {
         }
     }
 
-    /// Returns the entry in a slot, if it is still the one that `id` names. The entry lives as long
-    /// as this pin, even after the lock is released.
+    /// Returns the entry that `id` names, if the entry was not removed. The entry lives as long as
+    /// this pin, even after the lock is released.
     pub fn keep<'p>(&'p self, owner: &Owner<K, V>, id: Id) -> Option<&'p Node<K, V>> {
         let node: *const Node<K, V> = owner.node(id)?;
         // SAFETY: it is linked now, so its removal comes after this pin was entered (rule 2).
@@ -171,7 +171,8 @@ struct Slot<K, V> {
     node: Option<NonNull<Node<K, V>>>,
 }
 
-/// State of the lock's holder: all linked entries, and those that wait to be freed.
+/// State that only the holder of the lock uses: all linked entries, and the removed entries that
+/// wait to be freed.
 pub(super) struct Owner<K, V> {
     slots: Vec<Slot<K, V>>,
     free: Vec<u32>,
@@ -183,8 +184,8 @@ pub(super) struct Owner<K, V> {
 // SAFETY: it owns its entries; readers in other threads only share them.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Owner<K, V> {}
 
-/// An unlinked entry that readers may still use. It has to be passed to [`Removed::free`]; dropping
-/// it leaks the entry.
+/// An unlinked entry that readers may still use. Pass it to [`Removed::free`]: dropping this value
+/// leaks the entry.
 pub(super) struct Removed<K, V> {
     node: NonNull<Node<K, V>>,
     epoch: u64,
@@ -196,7 +197,7 @@ unsafe impl<K: Send + Sync, V: Send + Sync> Send for Removed<K, V> {}
 
 impl<K, V> Removed<K, V> {
     pub fn node(&self) -> &Node<K, V> {
-        // SAFETY: freed only by consuming this.
+        // SAFETY: only `free`, which consumes this value, frees the entry.
         unsafe { self.node.as_ref() }
     }
 
@@ -233,7 +234,7 @@ impl<K, V> Owner<K, V> {
         self.live
     }
 
-    /// Returns the entry that `id` names, `None` when it is gone.
+    /// Returns the entry that `id` names, or `None` when the entry was removed.
     pub fn node(&self, id: Id) -> Option<&Node<K, V>> {
         let slot = self.slots.get(id.slot as usize)?;
         if slot.tenant != id.tenant {
@@ -243,7 +244,7 @@ impl<K, V> Owner<K, V> {
         slot.node.map(|node| unsafe { &*node.as_ptr() })
     }
 
-    /// Returns the weight of an entry; 0 when it is gone.
+    /// Returns the weight of an entry, or 0 when the entry was removed.
     pub fn weight(&self, id: Id) -> u64 {
         match self.slots.get(id.slot as usize) {
             Some(slot) if slot.tenant == id.tenant => slot.weight,
@@ -294,7 +295,8 @@ impl<K, V> Owner<K, V> {
         id
     }
 
-    /// Replaces an entry by one with the same key. Readers see one of the two.
+    /// Replaces an entry by a new entry with the same key. Readers see the old entry or the new
+    /// one.
     pub fn replace(
         &mut self,
         map: &Map<K, V>,
@@ -315,7 +317,7 @@ impl<K, V> Owner<K, V> {
         Some((id, Removed { node: gone, epoch, weight: old_weight }))
     }
 
-    /// Unlinks an entry. Readers at this entry still reach the next ones.
+    /// Unlinks an entry. A reader at this entry still reaches the entries after it.
     pub fn unlink(&mut self, map: &Map<K, V>, id: Id) -> Option<Removed<K, V>> {
         let (gone, weight) = self.vacate(id)?;
         let table = map.table();
@@ -357,8 +359,8 @@ impl<K, V> Owner<K, V> {
     fn grow(&mut self, map: &Map<K, V>) {
         self.free_table(map);
         if self.old_table.is_some() {
-            // A reader still walks the chains that would be written. Chains stay longer until it
-            // has left.
+            // A reader may still walk the chains that this would overwrite. The table grows after
+            // the reader has left.
             return;
         }
         let old = map.table.load(Ordering::Relaxed);
@@ -424,7 +426,7 @@ impl<K, V> Owner<K, V> {
 
 /// Returns the pointer that leads to a linked entry.
 fn link_to<K, V>(table: &Table<K, V>, node: NonNull<Node<K, V>>) -> &AtomicPtr<Node<K, V>> {
-    // SAFETY: linked in this table (rule 3), as are all before it.
+    // SAFETY: linked in this table (rule 3), like all entries before it in the chain.
     let mut link = table.bucket(unsafe { node.as_ref() }.hash);
     loop {
         let at = link.load(Ordering::Relaxed);
@@ -440,7 +442,7 @@ fn link_to<K, V>(table: &Table<K, V>, node: NonNull<Node<K, V>>) -> &AtomicPtr<N
 mod life {
     use loom::cell::UnsafeCell;
 
-    /// Detects, in a model, accesses to an entry after it was freed or concurrent with its freeing.
+    /// Detects, in a model, an access to an entry during or after its freeing.
     pub(super) struct Life(UnsafeCell<bool>);
 
     impl Life {

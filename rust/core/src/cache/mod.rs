@@ -3,15 +3,16 @@
 //!
 //! * **The bound is hard**: entries are evicted before a new one is put. An entry heavier than the
 //!   whole cache is not kept. Only the given weights count, not the memory of keys and table.
-//! * **A hit takes no lock** and never waits. It writes a stamp into its entry; the LRU order is
-//!   built from the stamps when an entry has to be evicted. A cache used by one thread has exact
-//!   LRU order and exact expiry. An entry used by several threads keeps its stamp for up to 64 ms
-//!   or 1/1024 of the time to live.
+//! * **A hit takes no lock** and never waits. It writes a stamp, the time and order of the use,
+//!   into the entry. The LRU order is built from the stamps when an entry has to be evicted. A
+//!   cache used by one thread has exact LRU order and exact expiry. An entry used by several
+//!   threads keeps a stamp for 1/1024 of the time to live, but for at most 64 ms.
 //! * **An expired entry is never returned.** A later put or the next [`Cache::sweep`] frees its
 //!   memory; there is no background task.
 //! * **Time is an argument**, in milliseconds. The cache's own time never goes back: see `clock`.
 //! * **No user code runs under the lock** except `Eq` of keys, which must not use the cache. The
-//!   thread that removes a value drops it, or a later writer does when a reader was using it.
+//!   thread that removes a value drops it. If a reader is using the value at that time, a later
+//!   writer drops it.
 
 mod clock;
 mod flight;
@@ -53,7 +54,7 @@ const BATCH: usize = 256;
 pub struct CacheSettings {
     /// Limit on the sum of all weights.
     pub max_bytes: u64,
-    /// How long an entry stays after its last use; `None` is forever.
+    /// Time for which the cache keeps an entry after its last use; `None` means forever.
     pub ttl_ms: Option<u64>,
     /// Whether to maintain the counters of [`CacheStats`].
     pub record_stats: bool,
@@ -81,7 +82,7 @@ pub struct Cache<K, V, E = Infallible, S = RandomState> {
     apart: Apart<State<K, V, E>>,
 }
 
-/// Values that writers change, on other cache lines than those that every hit reads.
+/// Values that writers change. They are not on the cache lines that every hit reads.
 #[repr(align(128))]
 struct Apart<T> {
     state: Mutex<T>,
@@ -142,7 +143,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         self.apart.weight.load(Ordering::Relaxed)
     }
 
-    /// Returns the limit on that sum.
+    /// Returns the limit on the sum of the weights.
     pub fn max_bytes(&self) -> u64 {
         self.lock().max_bytes
     }
@@ -180,7 +181,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         while !self.write(|state, out| state.shrink(&self.map, &self.clock, BATCH, out)) {}
     }
 
-    /// Changes the time to live after the last use, for existing entries, too.
+    /// Changes the time to live of new and existing entries.
     pub fn set_ttl(&self, ttl_ms: Option<u64>) {
         self.clock.set_ttl(ttl_ms);
     }
@@ -204,9 +205,9 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         }
     }
 
-    /// Removes every entry whose key matches the predicate, and does not keep active loads of such
-    /// keys. The predicate runs without the lock. It may not see entries that are put meanwhile.
-    /// Returns the number of removed entries.
+    /// Removes every entry whose key matches the predicate. The values of active loads of such keys
+    /// are not put into the cache. The predicate runs without the lock and may miss entries that
+    /// are put meanwhile. Returns the number of removed entries.
     pub fn remove_if(&self, mut predicate: impl FnMut(&K) -> bool) -> usize {
         let (ids, flights) = {
             let state = self.lock();
@@ -236,8 +237,8 @@ impl<K, V, E, S> Cache<K, V, E, S> {
         chosen.map(|(id, _)| id).collect()
     }
 
-    /// Removes everything, ends every wait for a load with [`LoadError::Closed`], and keeps nothing
-    /// from then on.
+    /// Removes all entries and ends every wait for a load with [`LoadError::Closed`]. From then on
+    /// the cache holds no entries.
     pub fn close(&self) {
         self.apart.closed.store(true, Ordering::Relaxed);
         let flights = self.write(|state, _| {
@@ -299,7 +300,7 @@ impl<K, V, E, S> Cache<K, V, E, S> {
 
     #[cold]
     fn set_back(&self, now_ms: i64) {
-        // A reader does not wait: if there is a writer, the next look-up retries.
+        // A reader does not wait for the lock. If a writer holds it, the next look-up tries again.
         if let Ok(mut state) = self.apart.state.try_lock() {
             state.time_ms(&self.clock, &self.map.lanes, now_ms);
         }
@@ -322,9 +323,9 @@ where
         self.get_with(key, now_ms, V::clone)
     }
 
-    /// Returns the result of `look` on the value of a key, used at `now_ms`, without a clone.
-    /// Entries removed meanwhile are freed only after `look` has returned. `look` may use the
-    /// cache.
+    /// Calls `look` on the value of a key, without cloning the value, and returns the result. Marks
+    /// the key as used at `now_ms`. Entries removed meanwhile are freed only after `look` has
+    /// returned. `look` may use the cache.
     #[inline]
     pub fn get_with<Q, R>(&self, key: &Q, now_ms: i64, look: impl FnOnce(&V) -> R) -> Option<R>
     where
@@ -378,9 +379,9 @@ where
         node.is_some_and(|node| !self.clock.expired(node.used.ms(), time_ms))
     }
 
-    /// Puts a value and returns whether it was kept; a value heavier than the whole cache is not.
-    /// Either way the previous value of the key is removed, and an active load of the key is not
-    /// kept.
+    /// Puts a value and returns whether the cache keeps it. A value heavier than the whole cache is
+    /// not kept. In both cases the previous value of the key is removed, and the value of an active
+    /// load of the key is not put into the cache.
     pub fn put(&self, key: K, value: V, weight: u64, now_ms: i64) -> Result<bool, Closed> {
         let hash = self.hasher.hash_one(&key);
         let node = Node::new(hash, key, value);

@@ -1,8 +1,8 @@
 //! The LRU order of the entries.
 //!
-//! A hit only writes a stamp into its entry and moves nothing. The order is updated when it is
-//! needed: an entry whose stamp is newer than its stamp in the queue is queued again with the newer
-//! one. So every hit costs at most one later step here.
+//! A hit only writes a stamp into its entry and moves nothing. The order is updated only when it is
+//! needed: if the stamp of an entry is newer than its stamp in the queue, the entry is queued again
+//! with the newer stamp. So every hit causes at most one step here.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,7 +14,7 @@ pub(super) struct Stamp {
     pub sequence: u64,
 }
 
-/// Slot of an entry, and which of the slot's successive entries is meant.
+/// Names an entry: its slot, and a number that changes whenever the entry of the slot is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Id {
     pub slot: u32,
@@ -23,8 +23,8 @@ pub(super) struct Id {
 
 type Queued = (Stamp, Id);
 
-/// Queue of entries. Each entry is in it once, with a stamp that is not newer than its own. Removed
-/// entries stay until they reach the front or become many.
+/// Queue of entries. It holds each entry once, with the latest stamp of the entry or an older one.
+/// Removed entries stay in the queue until they reach the front or [`Order::tidy`] drops them.
 pub(super) struct Order {
     /// New entries, oldest first.
     fresh: VecDeque<Queued>,
@@ -42,8 +42,8 @@ impl Order {
         self.fresh.push_back((stamp, id));
     }
 
-    /// Returns the least recently used entry. `stamp` returns the last use of an entry, `None` when
-    /// it is gone.
+    /// Returns the least recently used entry. `stamp` returns the last use of an entry, or `None`
+    /// when the entry was removed.
     pub fn oldest(&mut self, stamp: impl Fn(Id) -> Option<Stamp>) -> Option<(Stamp, Id)> {
         // Entries may be used faster than this loop checks them, so the number of steps is limited.
         let mut patience = self.fresh.len() + self.again.len();

@@ -1,27 +1,28 @@
-//! Removed entries and the cause, on their way to the listener and out of memory.
+//! Removed entries and the cause of each removal. The listener is called with them before they are
+//! freed.
 
 use super::map::{Node, Removed};
 
 /// Why an entry was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RemovalCause {
-    /// It was evicted to make space.
+    /// The entry was evicted to make space.
     Size,
-    /// It was not used during the time to live.
+    /// The entry was not used during its time to live.
     Expired,
-    /// The caller removed it.
+    /// The caller removed the entry.
     Explicit,
-    /// Its key was put again.
+    /// The key of the entry was put again.
     Replaced,
     /// The cache was closed.
     Closed,
 }
 
 /// Receives key, value, weight and cause of every removal, after the cache's lock was released and
-/// before the value is dropped. It may use the cache.
+/// before the value is dropped. The listener may use the cache.
 pub type RemovalListener<K, V> = Box<dyn Fn(&K, &V, u64, RemovalCause) + Send + Sync>;
 
-/// The entries that one operation removed. One removal needs no allocation.
+/// The entries that one operation removed. A single removal needs no allocation.
 pub(super) struct Removals<K, V> {
     first: Option<(Removed<K, V>, RemovalCause)>,
     more: Vec<(Removed<K, V>, RemovalCause)>,

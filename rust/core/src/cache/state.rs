@@ -10,8 +10,9 @@ use super::map::{MAX_ENTRIES, Map, Node, Owner};
 use super::order::{Id, Order, Stamp};
 use super::removal::{RemovalCause, Removals};
 
-/// Number of expired entries that one put removes in addition to the necessary ones. Expired
-/// entries are removed faster than they arise, so a cache that is only put to needs no sweeps.
+/// Number of expired entries that one put removes in addition to those that it must evict. Each put
+/// adds one entry, so expired entries are removed faster than entries are added. A cache that is
+/// used only for puts needs no sweeps.
 const EXPIRED_PER_PUT: usize = 2;
 /// Number of retired entries that one operation frees.
 const FREED_AT_ONCE: usize = 256;
@@ -44,8 +45,8 @@ impl<K, V, E> State<K, V, E> {
         }
     }
 
-    /// Returns the cache's current time, at least the latest time that the caller's thread or the
-    /// last put has seen.
+    /// Returns the cache's current time, which is not before the latest time that the caller's
+    /// thread or the last put has seen.
     pub fn time_ms(&mut self, clock: &Clock, lanes: &Lanes, now_ms: i64) -> i64 {
         let seen_ms = lanes.own().map_or(i64::MIN, |lane| lane.seen_ms.load(Ordering::Relaxed));
         let time_ms = self.not_before(clock, seen_ms, now_ms);
@@ -55,7 +56,8 @@ impl<K, V, E> State<K, V, E> {
         time_ms
     }
 
-    /// Returns the cache's current time, at least the latest time that any thread has seen.
+    /// Returns the cache's current time, which is not before the latest time that any thread has
+    /// seen.
     pub fn latest_ms(&mut self, clock: &Clock, lanes: &Lanes, now_ms: i64) -> i64 {
         self.catch_up(lanes);
         self.time_ms(clock, lanes, now_ms)
@@ -108,7 +110,7 @@ impl<K, V, E> State<K, V, E> {
         }
     }
 
-    /// Returns true when an entry has expired at the last time seen here.
+    /// Returns true when an entry has expired at the latest time that this state has seen.
     pub fn expired(&self, clock: &Clock, id: Id) -> bool {
         self.owner.node(id).is_some_and(|node| clock.expired(node.used.ms(), self.last.ms))
     }
@@ -179,7 +181,7 @@ impl<K, V, E> State<K, V, E> {
                 return;
             }
             self.order.pop_oldest();
-            // The entry to be replaced is removed as such.
+            // `put` removes the replaced entry itself.
             if Some(id) != replaced {
                 expired += usize::from(!must);
                 self.remove(map, id, cause, removals);
@@ -212,8 +214,8 @@ impl<K, V, E> State<K, V, E> {
         removed
     }
 
-    /// Removes up to `most` entries while the weights exceed the limit. Returns whether that was
-    /// enough.
+    /// Removes up to `most` entries while the weights exceed the limit. Returns whether the weights
+    /// are now within the limit.
     pub fn shrink(
         &mut self,
         map: &Map<K, V>,
@@ -235,8 +237,8 @@ impl<K, V, E> State<K, V, E> {
         self.weight <= self.max_bytes
     }
 
-    /// Drops removed entries from the order and takes out those that can be freed. Called before
-    /// the lock is released.
+    /// Drops removed entries from the order, and moves retired entries that can be freed to
+    /// `removals`. Called before the lock is released.
     pub fn tidy(&mut self, map: &Map<K, V>, removals: &mut Removals<K, V>) {
         let owner = &mut self.owner;
         self.order.tidy(owner.len(), |id| owner.node(id).is_some());

@@ -28,7 +28,7 @@ pub struct CacheStats {
     pub removed_closed: u64,
     /// Current number of entries.
     pub entries: usize,
-    /// Current sum of their weights.
+    /// Current sum of the weights of all entries.
     pub weight_bytes: u64,
 }
 

@@ -1,21 +1,21 @@
-//! The last use of an entry, written by its users.
+//! The last use of an entry, written by the threads that use it.
 //!
-//! While one thread alone uses an entry, every use is written: order and time are exact. An entry
-//! that several threads use is written once per quantum; otherwise every hit would move its cache
-//! line between processors.
+//! While only one thread uses an entry, every use is written, so order and time are exact. An entry
+//! that several threads use is written at most once per quantum. Otherwise every hit would move the
+//! cache line of the entry between processors.
 
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use super::lanes::Pin;
 use super::order::Stamp;
 
-/// Only the thread that put it has used it.
+/// No thread has used the entry since it was put.
 const UNUSED: u32 = u32::MAX;
-/// Several threads use it.
+/// Several threads use the entry.
 const SHARED: u32 = u32::MAX - 1;
 
-/// The stamp of an entry. Its words are read one by one, all relaxed: a reader that sees one word
-/// of an earlier use treats the entry as used at one of the two moments.
+/// The stamp of an entry. Its words are read one by one with relaxed loads. A reader that sees the
+/// words of two uses treats the entry as used at one of the two times.
 pub(super) struct Used {
     ms: AtomicI64,
     sequence: AtomicU64,

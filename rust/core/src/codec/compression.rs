@@ -1,8 +1,8 @@
-//! Decompresses the four codecs of record batches (formats section 4) into memory with a hard
-//! limit.
+//! Decompresses the four codecs of record batches into memory with a hard limit.
 //!
 //! No allocation trusts a size that a stream announces. The output grows geometrically with the
-//! bytes that are really produced, up to the caller's limit. Decoder state is kept between batches.
+//! bytes that the decoder really produces, up to the caller's limit. Decoder state is kept between
+//! batches.
 
 use flate2::Decompress;
 use zstd::zstd_safe::{self, DCtx, zstd_sys::ZSTD_ErrorCode};
@@ -24,7 +24,8 @@ pub struct Decompressor {
 }
 
 impl Decompressor {
-    /// Creates no decoder yet; each codec's decoder is created on first use.
+    /// Creates a decompressor without decoders. The decoder of a codec is created when it is first
+    /// used.
     pub fn new() -> Self {
         Self::default()
     }
@@ -35,8 +36,8 @@ impl Decompressor {
     }
 
     /// Appends the decompressed `payload`, at most `max_bytes`, to `output`. Error positions count
-    /// from the first byte of `payload`. `magic` is the version of the batch: LZ4 frames of version
-    /// 0 carry a header checksum that is wrong by design.
+    /// from the first byte of `payload`. `magic` is the version of the batch: in version 0 the
+    /// header checksum of an LZ4 frame is wrong by design and is not checked.
     pub fn decompress(
         &mut self,
         codec: Codec,
@@ -58,9 +59,10 @@ impl Decompressor {
         }
     }
 
-    /// Decompresses a frame in one pass. The output is the window, so a frame that announces a huge
-    /// window costs nothing. When the output is too small, it grows fourfold and the pass is
-    /// repeated, which costs at most a third more.
+    /// Decompresses a frame in one pass. The decoder uses the output as its window, so a frame that
+    /// announces a huge window needs no more memory. When the output is too small, it grows
+    /// fourfold and the frame is decompressed again. The earlier passes take at most a third of the
+    /// time of the last pass.
     fn zstd(&mut self, payload: &[u8], output: &mut Output) -> Result<()> {
         const TOO_SMALL: usize =
             (ZSTD_ErrorCode::ZSTD_error_dstSize_tooSmall as usize).wrapping_neg();
@@ -213,7 +215,8 @@ mod tests {
         let data = text(50_000);
         for (codec, payload) in every_codec(&data).into_iter().skip(1) {
             for size in (1..payload.len()).step_by(97).chain([payload.len() - 1]) {
-                // A xerial stream has no end mark: cut between blocks, it is a shorter stream.
+                // A xerial stream has no end mark, so a stream that is cut between two blocks is a
+                // valid shorter stream.
                 let opened = open(codec, &payload[..size], 1 << 20);
                 let shorter =
                     codec == Codec::Snappy && opened.as_ref().is_ok_and(|o| o.len() < 50_000);

@@ -1,5 +1,5 @@
-//! gzip per RFC 1952 (formats section 4). This module reads the frame and the library inflates the
-//! deflate stream inside, so that the faster CRC-32 of this crate is used.
+//! gzip as in RFC 1952. This module reads header and trailer, and a library inflates the deflate
+//! stream between them. So the content is verified with the faster CRC-32 of this crate.
 
 use flate2::{Decompress, FlushDecompress, Status};
 
@@ -11,14 +11,15 @@ const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 const HEADER_SIZE: usize = 10;
 const TRAILER_SIZE: usize = 8;
 
-/// Largest ratio to the compressed size up to which the size in the trailer is used as a hint.
+/// The size in the trailer is a hint for the output, but only up to this multiple of the compressed
+/// size.
 const HINT_RATIO: usize = 16;
 
 /// Smallest gzip member: a header and a trailer.
 const MIN_MEMBER_SIZE: usize = HEADER_SIZE + TRAILER_SIZE;
 
-/// Appends the content of all members. Members may follow each other directly. Like Java, it
-/// ignores bytes after the last member that are no gzip header.
+/// Appends the content of all members. Members may follow each other directly. Like Java, this
+/// ignores bytes after the last member that are not a gzip header.
 pub(crate) fn decompress(
     inflate: &mut Decompress,
     payload: &[u8],
@@ -90,7 +91,7 @@ fn inflate_member(
     output: &mut Output,
 ) -> Result<usize> {
     let input = &payload[at..];
-    // The size in the trailer is only a hint: a wrong one makes the output grow more often.
+    // The size in the trailer is only a hint. If it is wrong, the output grows more often.
     let hint = input.last_chunk().map_or(0, |size| u32::from_le_bytes(*size) as usize);
     let mut wanted = hint.min(input.len().saturating_mul(HINT_RATIO)).max(FIRST_ROOM / 8);
     let mut taken = 0;

@@ -1,4 +1,4 @@
-//! LZ4 frames as Kafka restricts them (formats section 4): independent blocks, no dictionary.
+//! LZ4 frames as Kafka restricts them: independent blocks, no dictionary.
 //!
 //! ```text
 //! 0 magic u32 LE   4 FLG u8   5 BD u8   6 content size u64 LE, only with FLG bit 3
@@ -7,7 +7,7 @@
 //! block: u32 LE size, high bit set = stored as it is; bytes; xxh32 u32 LE with FLG bit 4
 //! ```
 //! Kafka's producers of message format 0 included the magic in the header checksum (HC), so HC is
-//! not checked for them.
+//! not checked for that format.
 
 use lz4_flex::block::DecompressError;
 use twox_hash::XxHash32;
@@ -36,8 +36,8 @@ struct Frame {
 }
 
 /// Appends the content of one frame. `strict` checks the checksum of the frame header. Like Kafka's
-/// reader, it does not compare the content checksum and ignores bytes after the frame: the batch
-/// checksum covers both.
+/// reader, this does not compare the content checksum and ignores bytes after the frame, because
+/// the batch checksum covers both.
 pub(crate) fn decompress(payload: &[u8], strict: bool, output: &mut Output) -> Result<()> {
     let frame = header(payload, strict)?;
     let mut at = frame.blocks;

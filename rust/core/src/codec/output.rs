@@ -1,19 +1,19 @@
-//! Memory that decoders append streams to, and their errors.
+//! Memory to which decoders append streams, and the errors of decoders.
 
 use crate::error::{Error, ErrorKind};
 use crate::memory::hints::prefer_large_pages;
 use crate::memory::vector_pool::VectorPool;
 
-/// First size of an output, and the capacity that a small stream gets at once.
+/// Smallest size of a new buffer.
 pub(crate) const FIRST_ROOM: usize = 128 << 10;
-/// Largest size of one buffer: views store positions in 31 bits.
+/// Largest size of one buffer, because views store positions in 31 bits.
 pub const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
 
-/// Memory that decoders append streams to: a sequence of buffers, each stream contiguous in one of
-/// them.
+/// Memory to which decoders append streams: a sequence of buffers. Each stream is contiguous in one
+/// buffer.
 ///
-/// All of it is initialised, so that a decoder gets plain slices. The system provides zeroed
-/// allocations of this size without a loop over them.
+/// All memory is initialised, so that a decoder gets plain slices. The system provides allocations
+/// of this size already zeroed, so no loop has to zero them.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Buffers that are full.
@@ -35,8 +35,8 @@ impl Output {
         self.bytes.get(self.start..self.used).unwrap_or_default()
     }
 
-    /// Returns the current buffer: streams up to [`Self::end`], the last one from [`Self::start`],
-    /// then free memory.
+    /// Returns the current buffer. It holds streams up to [`Self::end`], then free memory. The last
+    /// stream begins at [`Self::start`].
     pub(crate) fn buffer(&self) -> &[u8] {
         &self.bytes
     }
@@ -62,7 +62,8 @@ impl Output {
         self.planned = size;
         if self.prepared.is_empty() && self.bytes.len() - self.used < FIRST_ROOM {
             self.prepared = pool.take(size - size / 8).unwrap_or_default();
-            // Old content needs no zeroing: bytes that a decoder did not write are never returned.
+            // Old content is not zeroed, because bytes that a decoder did not write are never
+            // returned.
             self.prepared.resize(self.prepared.capacity(), 0);
         }
     }
@@ -107,7 +108,8 @@ impl Output {
         self.limit - self.used
     }
 
-    /// Returns free memory of `wanted` bytes, at most what the limit leaves.
+    /// Returns at least `wanted` bytes of free memory, or fewer if the limit does not allow so
+    /// many.
     pub(crate) fn free_space(&mut self, wanted: usize) -> &mut [u8] {
         let end = self.used.saturating_add(wanted).min(self.limit);
         if end > self.bytes.len() {
@@ -117,8 +119,9 @@ impl Output {
         &mut self.bytes[self.used..end]
     }
 
-    /// Moves the last stream, and nothing before it, to a buffer with space for `size` bytes of it.
-    /// A stream that outgrows its own buffer gets twice as much, so that copying stays linear.
+    /// Moves only the last stream to a new buffer with space for `size` bytes of that stream. If
+    /// the stream was alone in its buffer, the new buffer is twice as large, so that copying takes
+    /// linear time.
     fn grow(&mut self, size: usize) {
         let (start, stream, max_bytes) = (self.start, self.used - self.start, self.left());
         let twice = self.bytes.len().saturating_mul(2).min(stream + max_bytes);

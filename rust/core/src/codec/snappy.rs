@@ -1,4 +1,4 @@
-//! Snappy as Kafka's clients write it (formats section 4).
+//! Snappy as Kafka's clients write it.
 //!
 //! ```text
 //! 0 82 'SNAPPY' 00   8 version i32   12 minimum compatible version i32
@@ -11,7 +11,7 @@ use crate::error::Result;
 
 const MAGIC: [u8; 8] = *b"\x82SNAPPY\0";
 const HEADER_SIZE: usize = 16;
-/// Largest ratio of a snappy stream: an element of three bytes makes at most 64.
+/// Largest ratio of a snappy stream: an element of three bytes decompresses to at most 64 bytes.
 const MAX_RATIO: usize = 22;
 
 /// Decompresses the xerial stream that Java writes, or one raw block, which other clients write.
@@ -29,7 +29,7 @@ pub(crate) fn decompress(payload: &[u8], output: &mut Output) -> Result<()> {
         }
         let rest = &payload[at..];
         if rest.len() < 4 {
-            // Like the Java library: fewer bytes than a block length are ignored.
+            // Like the Java library, ignore bytes at the end that are too few for a block length.
             break;
         }
         let length = be_i32(rest, 0);

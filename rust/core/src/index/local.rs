@@ -1,13 +1,13 @@
-//! Kafka's index files of a segment (formats sections 7.1 to 7.3).
+//! Kafka's index files of a segment.
 //!
 //! ```text
 //! .index      8 bytes: i32 offset - base, i32 position of the batch that ends at that offset
 //! .timeindex 12 bytes: i64 timestamp, i32 offset - base
 //! .txnindex  34 bytes: i16 version 0, i64 producerId, firstOffset, lastOffset, lastStableOffset
 //! ```
-//! Kafka pre-allocates the first two and fills them with zeros while their segment is active. A
-//! reader stops at the first entry that does not ascend. The caller chooses with [`Tail`] what may
-//! follow.
+//! While a segment is active, Kafka pre-allocates its `.index` and `.timeindex` and fills them with
+//! zeros. A reader stops at the first entry that does not ascend. With [`Tail`] the caller chooses
+//! which bytes may follow.
 
 use crate::batch::header::{be_i16, be_i64};
 use crate::error::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ pub const OFFSET_ENTRY_SIZE: usize = 8;
 pub const TIME_ENTRY_SIZE: usize = 12;
 /// Size of a transaction index entry.
 pub const TRANSACTION_ENTRY_SIZE: usize = 34;
-/// Timestamp that stands for none.
+/// Value of a timestamp that is not set.
 pub const NO_TIMESTAMP: i64 = -1;
 
 /// Bytes that may follow the last ascending entry of an offset or time index.
@@ -151,8 +151,9 @@ pub fn parse_time_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<Ind
     Ok(found)
 }
 
-/// Returns the largest entry with offset <= `target_offset` as (offset, position), (base, 0)
-/// without one. `data` is a checked index; an unchecked index yields an arbitrary entry.
+/// Returns the last entry whose offset is at most `target_offset` as (offset, position), or (base,
+/// 0) if there is no such entry. `data` must be a checked index; an unchecked index yields an
+/// arbitrary entry.
 pub fn lookup_offset(data: &[u8], base_offset: i64, target_offset: i64) -> (i64, i32) {
     let (slots, _) = data.as_chunks::<OFFSET_ENTRY_SIZE>();
     let absolute = |relative: i32| base_offset.saturating_add(relative.into());
@@ -163,7 +164,7 @@ pub fn lookup_offset(data: &[u8], base_offset: i64, target_offset: i64) -> (i64,
     })
 }
 
-/// Returns what [`lookup_offset`] returns and the two entries after it.
+/// Returns the entry that [`lookup_offset`] returns, and the two entries after it.
 pub fn lookup_around(
     data: &[u8],
     base_offset: i64,
@@ -179,13 +180,13 @@ pub fn lookup_around(
         })
     };
     let found = above.checked_sub(1).and_then(entry).unwrap_or((base_offset, 0));
-    // An entry at position 0 only says that the segment begins there.
+    // Skip an entry at position 0, which only says that the segment begins there.
     let next = above + usize::from(entry(above).is_some_and(|(_, position)| position <= found.1));
     (found, [entry(next), entry(next + 1)])
 }
 
-/// Returns the first entry at or past the end position of a fetch as (offset, position), `None`
-/// past the last entry. Its offset lies outside the fetched range.
+/// Returns the first entry at or past the end position of a fetch as (offset, position), or `None`
+/// if no entry is. The offset of this entry is outside the fetched range.
 pub fn lookup_upper_bound(data: &[u8], base_offset: i64, end_position: i64) -> Option<(i64, i32)> {
     let (slots, _) = data.as_chunks::<OFFSET_ENTRY_SIZE>();
     let below = slots.partition_point(|slot| i64::from(offset_slot(slot).1) < end_position);
@@ -193,8 +194,8 @@ pub fn lookup_upper_bound(data: &[u8], base_offset: i64, end_position: i64) -> O
     Some((base_offset.saturating_add(relative.into()), position))
 }
 
-/// Returns the largest entry with timestamp <= `target_ms` as (timestamp, offset), (-1, base)
-/// without one.
+/// Returns the last entry whose timestamp is at most `target_ms` as (timestamp, offset), or (-1,
+/// base) if there is no such entry.
 pub fn lookup_time(data: &[u8], base_offset: i64, target_ms: i64) -> (i64, i64) {
     let (slots, _) = data.as_chunks::<TIME_ENTRY_SIZE>();
     let above = slots.partition_point(|slot| time_slot(slot).0 <= target_ms);
@@ -299,16 +300,16 @@ impl TimeIndexWriter {
 pub struct AbortedTransaction {
     /// Producer of the transaction.
     pub producer_id: i64,
-    /// Base offset of its first batch.
+    /// Base offset of the first batch of the transaction.
     pub first_offset: i64,
-    /// Offset of its ABORT marker.
+    /// Offset of the ABORT marker.
     pub last_offset: i64,
-    /// Last stable offset after it ended.
+    /// Last stable offset after the transaction ended.
     pub last_stable_offset: i64,
 }
 
 impl AbortedTransaction {
-    /// Returns the 34 bytes of its entry.
+    /// Returns the 34 bytes of the index entry.
     pub fn to_bytes(&self) -> [u8; TRANSACTION_ENTRY_SIZE] {
         let mut bytes = [0; TRANSACTION_ENTRY_SIZE];
         bytes[2..10].copy_from_slice(&self.producer_id.to_be_bytes());
@@ -328,8 +329,8 @@ impl AbortedTransaction {
     }
 }
 
-/// Parses a `.txnindex`; an absent file equals an empty one. Last offsets start at the segment's
-/// base offset and ascend strictly.
+/// Parses a `.txnindex`. Pass empty data for an absent file. Last offsets must ascend strictly, and
+/// none may be below the segment's base offset.
 pub fn parse_transaction_index(data: &[u8], base_offset: i64) -> Result<Vec<AbortedTransaction>> {
     let slots = slots::<TRANSACTION_ENTRY_SIZE>(data)?;
     let mut found: Vec<AbortedTransaction> = Vec::with_capacity(slots.len());
@@ -353,7 +354,8 @@ pub fn parse_transaction_index(data: &[u8], base_offset: i64) -> Result<Vec<Abor
 }
 
 /// Returns the aborted transactions that a reader of `[from_offset, upper_bound_offset)` needs, and
-/// whether the list is complete. If not, the next segment's index has more.
+/// whether the list is complete. If the list is not complete, the index of the next segment may
+/// have more.
 pub fn collect_aborted(
     entries: &[AbortedTransaction],
     from_offset: i64,
@@ -411,7 +413,7 @@ mod tests {
         let error = parse_offset_index(&data, 100, Tail::Empty).unwrap_err();
         assert_eq!((error.kind, error.position), (ErrorKind::OffsetOrder, 24));
         assert!(parse_offset_index(&[0; 64], 100, Tail::Zeros).unwrap().key.is_empty());
-        // A remote index never has a tail, so its one entry may be all zeros.
+        // A remote index never has a tail, so its only entry may be all zeros.
         assert_eq!(parse_offset_index(&[0; 8], 100, Tail::Empty).unwrap().key, [100]);
     }
 

@@ -1,10 +1,11 @@
-//! Repeated look-ups in one remoteLogIndex: finds the first row whose last offset reaches an
-//! offset.
+//! Finds the first row of a remoteLogIndex whose last offset is at least a given offset. It is made
+//! for many look-ups in the same index.
 //!
 //! Entries cover similar numbers of offsets, so the offset itself predicts its row to within a few
-//! rows. From there the search goes outwards in growing steps. It touches two or three cache lines,
-//! where a binary search touches a dozen. Uneven entries only cost more steps: each step is four
-//! times the one before, and a binary search ends the last one.
+//! rows. From the predicted row the search moves up or down in growing steps. It reads two or three
+//! cache lines, while a binary search reads a dozen. If entries are uneven, the search only needs
+//! more steps. Each step is four times as large as the step before, and a binary search within the
+//! last step finds the row.
 
 /// Size of the first step from the predicted row, in rows.
 const FIRST_STEP: usize = 4;
@@ -21,7 +22,7 @@ pub struct Slope {
 }
 
 impl Slope {
-    /// Returns the model of an ascending column. An empty column reaches no offset.
+    /// Returns the model of an ascending column. In an empty column, no row reaches any offset.
     pub fn of(last_offset: &[i64]) -> Self {
         let (Some(&least), Some(&most)) = (last_offset.first(), last_offset.last()) else {
             return Self { least: i64::MAX, most: i64::MIN, rows_per_offset: 0.0 };
@@ -30,14 +31,14 @@ impl Slope {
         Self { least, most, rows_per_offset }
     }
 
-    /// Returns the first row that reaches an offset, `None` when no row does. `last_offset` is the
-    /// column of this model.
+    /// Returns the first row whose offset is at least `target_offset`, or `None` if there is no
+    /// such row. `last_offset` must be the column of this model.
     #[inline]
     pub fn lookup(&self, last_offset: &[i64], target_offset: i64) -> Option<usize> {
         if target_offset > self.most || last_offset.is_empty() {
             return None;
         }
-        // Any prediction leads to the row: NaN and out-of-range values are cast to 0.
+        // Any prediction leads to the row. The cast turns NaN and negative values into 0.
         let beyond = target_offset.saturating_sub(self.least) as f64;
         let guess = ((beyond * self.rows_per_offset) as usize).min(last_offset.len() - 1);
         let (low, high) = bracket(last_offset, guess, target_offset);
@@ -45,7 +46,7 @@ impl Slope {
     }
 }
 
-/// Returns rows `low..high` such that the result is one of them or `high`.
+/// Returns rows `low..high` such that the result is one of these rows or `high`.
 #[inline]
 fn bracket(last_offset: &[i64], guess: usize, target_offset: i64) -> (usize, usize) {
     let mut step = FIRST_STEP;

@@ -1,13 +1,12 @@
-//! Producer state, as Kafka rebuilds it by replaying a log, and its snapshot file (formats
-//! section 7.4).
+//! Producer state, as Kafka rebuilds it by replaying a log, and its snapshot file.
 //!
 //! ```text
 //! 0 version i16 = 1    2 crc u32, CRC-32C from byte 6    6 count i32    10 entries of 46 bytes:
 //! producerId i64, producerEpoch i16, lastSequence i32, lastOffset i64, offsetDelta i32,
 //! timestamp i64, coordinatorEpoch i32, currentTxnFirstOffset i64
 //! ```
-//! A broker remembers five batches per producer to detect duplicates. The file, and everything
-//! rebuilt from it, needs only the newest.
+//! A broker remembers five batches per producer to detect duplicates. The snapshot file contains
+//! only the newest batch, so this module keeps only that batch.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -41,13 +40,14 @@ pub struct LastBatch {
 pub struct ProducerEntry {
     /// Its id.
     pub producer_id: i64,
-    /// Its newest epoch, -1 unknown.
+    /// Its newest epoch; -1 means unknown.
     pub producer_epoch: i16,
     /// Its newest batch of that epoch.
     pub last_batch: Option<LastBatch>,
-    /// Largest timestamp of its newest batch, or its newest marker's; -1 unknown.
+    /// Largest timestamp of the producer's newest batch, or the timestamp of a newer marker; -1
+    /// means unknown.
     pub timestamp_ms: i64,
-    /// Epoch of the coordinator that wrote its newest marker, -1 unknown.
+    /// Epoch of the coordinator that wrote the producer's newest marker; -1 means unknown.
     pub coordinator_epoch: i32,
     /// Base offset of its open transaction.
     pub current_txn_first_offset: Option<i64>,
@@ -208,15 +208,16 @@ impl ProducerState {
         self.open_transactions.keys().next().copied()
     }
 
-    /// Removes producers that were silent for longer than the expiration time.
+    /// Removes producers that have no open transaction and wrote nothing during the expiration
+    /// time.
     pub fn expire(&mut self, expiry: Expiry) {
         self.producers.retain(|entry| !entry.is_expired(expiry));
         self.rows =
             self.producers.iter().enumerate().map(|(row, e)| (e.producer_id, row)).collect();
     }
 
-    /// Returns the snapshot file that a broker would write now, entries in the order of its hash
-    /// map.
+    /// Returns the snapshot file that a broker would write now. The entries have the order of the
+    /// broker's hash map.
     pub fn to_snapshot(&self) -> Vec<u8> {
         let mut order: Vec<&ProducerEntry> = self.producers.iter().collect();
         order.sort_by_key(|entry| bucket(entry.producer_id, self.buckets));
@@ -282,7 +283,7 @@ impl ProducerState {
         entry.set_epoch(header.producer_epoch);
         entry.coordinator_epoch = marker.coordinator_epoch;
         entry.timestamp_ms = marker.timestamp_ms;
-        // A marker for a transaction without records here changes nothing else.
+        // If the transaction has no records in this partition, its marker changes nothing else.
         let Some(first_offset) = entry.current_txn_first_offset.take() else {
             return Ok(None);
         };
@@ -313,9 +314,10 @@ impl ProducerState {
         &mut self.producers[row]
     }
 
-    /// Tracks the size of a broker's hash map before `producer_id` is added. The map doubles beyond
-    /// a load of three quarters, and below 64 buckets also when a chain grows past eight. Trees,
-    /// which replace such chains in larger maps, are not modelled; the order has no meaning.
+    /// Grows `buckets` as a broker's hash map grows when `producer_id` is added. The map doubles
+    /// when it becomes more than three quarters full. Below 64 buckets, it also doubles when a
+    /// chain gets a ninth entry. In larger maps trees replace such chains. This model has no trees,
+    /// since the order of entries has no meaning.
     fn grow(&mut self, producer_id: i64) {
         if self.buckets < 64 {
             let home = bucket(producer_id, self.buckets);
@@ -387,7 +389,7 @@ impl Marker {
     }
 }
 
-/// The fields of a record that a marker needs.
+/// The fields of a control record that [`Marker`] needs.
 struct ControlRecord<'a> {
     timestamp_delta: i64,
     key: Option<&'a [u8]>,
@@ -417,8 +419,8 @@ impl<'a> ControlRecord<'a> {
     }
 }
 
-/// Parses a length-prefixed field, null for a negative length, and returns it with the bytes after
-/// it.
+/// Parses a length-prefixed field and returns it with the bytes after it. A negative length means
+/// null.
 fn nullable(data: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let (length, size) = read_varint(data)?;
     let rest = data.get(size..)?;
@@ -452,7 +454,7 @@ mod tests {
         // The thirteenth entry doubles the table.
         let thirteen = [704, 963, 741, 1000, 778, 556, 815, 593, 852, 630, 889, 667, 926];
         assert_eq!(order(falling(13)), thirteen);
-        // The ninth entry of one bucket doubles it, too.
+        // The ninth entry of one bucket doubles the table, too.
         let multiples: Vec<i64> = (1..10).map(|number| 64 * (10 - number)).collect();
         assert_eq!(order(multiples.iter().copied()), multiples);
         let mut colliding: Vec<i64> = (0..9).map(|number| 16 * number).collect();

@@ -1,17 +1,17 @@
-//! The remoteLogIndex: positions of log data in remote storage (formats section 9).
+//! The remoteLogIndex: positions of log data in remote storage.
 //!
 //! ```text
 //!  0 magic i16 = 0     2 length i16, of the whole entry    4 crc u32, CRC-32 (zlib) of [8, end)
 //!  8 firstOffset i64  16 lastOffset i64  24 firstTimestamp i64  32 lastTimestamp i64
 //! 40 dataLength i32   44 rdiLength i16   46 rdi
 //! ```
-//! Entries follow each other directly, and last offsets ascend strictly. A file on a node ends with
-//! an 8-byte trailer, the position of its last entry. A reader checks the trailer but never needs
-//! it, and a stored copy has none. Magic and length lie outside the checksum: `length == 46 +
-//! rdiLength` guards them.
+//! Entries follow each other directly, and last offsets ascend strictly. The rdi of an entry says
+//! where the data is. A file on a node ends with a trailer of 8 bytes, the position of the last
+//! entry. A reader checks the trailer but does not need it. A copy in a store has no trailer. The
+//! checksum does not cover magic and length; the check `length == 46 + rdiLength` guards them.
 //!
-//! Timestamps are any i64: Kafka has no illegal one, and -1 means "none" as it does there. Offsets
-//! are never negative and `dataLength` is at least 1.
+//! A timestamp may be any i64, because Kafka has no illegal timestamp. As in Kafka, -1 means
+//! "none". Offsets are never negative and `dataLength` is at least 1.
 
 use crate::batch::header::{be_i16, be_i32, be_i64};
 use crate::checksum::crc32;
@@ -44,9 +44,9 @@ pub struct NewEntry<'a> {
 }
 
 impl NewEntry<'_> {
-    /// Passes the fixed part of the entry to `put`, field by field, with a checksum of zero, which
-    /// [`seal`] fills in. The rdi follows it. `before` is the last offset of the previous row, -1
-    /// for the first.
+    /// Passes the fixed part of the entry to `put`, field by field. The checksum is zero until
+    /// [`seal`] fills it in. The caller writes the rdi after the fixed part. `before` is the last
+    /// offset of the previous row, or -1 for the first row.
     #[inline]
     pub fn put_fixed(&self, row: usize, before: i64, mut put: impl FnMut(&[u8])) -> Result<()> {
         let data_length = match i32::try_from(self.data_length) {
@@ -132,7 +132,7 @@ pub struct Entry<'a> {
     pub last_offset: i64,
     /// Timestamp of the first batch.
     pub first_timestamp_ms: i64,
-    /// Largest timestamp; in foreign entries only a hint.
+    /// Largest timestamp. In entries of other programs it is only a hint.
     pub last_timestamp_ms: i64,
     /// Bytes of log data.
     pub data_length: i32,
@@ -156,8 +156,8 @@ impl<'a> Entry<'a> {
         if entry.is_possible() { Ok(entry) } else { Err(entry.impossible()) }
     }
 
-    /// Returns the bytes of the entry at the start of `rest` and its fixed part; `None` when magic
-    /// or lengths are wrong or bytes are missing.
+    /// Returns the bytes of the entry at the start of `rest`, and its fixed part. Returns `None`
+    /// when magic or lengths are wrong or bytes are missing.
     #[inline]
     fn split_first(rest: &'a [u8]) -> Option<(&'a [u8], &'a [u8; FIXED_SIZE])> {
         let fixed = rest.first_chunk::<FIXED_SIZE>()?;
@@ -230,7 +230,8 @@ fn not_whole(position: usize, rest: &[u8]) -> Error {
 /// A remoteLogIndex as columns, without the rdis, which [`Entry::read`] returns.
 #[derive(Debug, Default)]
 pub struct RemoteLogIndex {
-    /// Byte position of each entry. Its rdi starts 46 bytes further and ends at the next entry.
+    /// Byte position of each entry. The rdi of an entry starts 46 bytes after that position and
+    /// ends at the next entry.
     pub position: Vec<i64>,
     /// Offset of the first record.
     pub first_offset: Vec<i64>,
@@ -238,7 +239,7 @@ pub struct RemoteLogIndex {
     pub last_offset: Vec<i64>,
     /// Timestamp of the first batch.
     pub first_timestamp_ms: Vec<i64>,
-    /// Largest timestamp; in foreign entries only a hint.
+    /// Largest timestamp. In entries of other programs it is only a hint.
     pub last_timestamp_ms: Vec<i64>,
     /// Bytes of log data.
     pub data_length: Vec<i32>,
@@ -246,7 +247,7 @@ pub struct RemoteLogIndex {
     pub valid_length: usize,
     /// True when a trailer follows the entries.
     pub has_trailer: bool,
-    /// The reason why the bytes after the entries were ignored: a torn append.
+    /// The error after the last good entry, if the bytes there are a torn append and were ignored.
     pub torn: Option<Error>,
 }
 
@@ -331,9 +332,9 @@ impl RemoteLogIndex {
     }
 }
 
-/// Reads and verifies a whole file, with or without a trailer. One bad byte makes the file suspect
-/// and is an error. With `recover`, a torn append at the very end is reported in
-/// [`RemoteLogIndex::torn`] instead, and everything before it is good.
+/// Reads and verifies a whole file, with or without a trailer. Any bad byte is an error. With
+/// `recover`, however, an append that a crash cut off at the end of the file is reported in
+/// [`RemoteLogIndex::torn`], and the entries before it are returned.
 pub fn decode(data: &[u8], recover: bool) -> Result<RemoteLogIndex> {
     let mut found = RemoteLogIndex::with_room_for(data);
     found.read_good_entries(data);
@@ -342,7 +343,7 @@ pub fn decode(data: &[u8], recover: bool) -> Result<RemoteLogIndex> {
         found.has_trailer = position < data.len();
         return Ok(found);
     }
-    // The walk stopped at a bad entry or at a good one out of order.
+    // The loop stopped at a bad entry, or at a good entry that is out of order.
     let error = match Entry::read(data, position) {
         Ok(entry) => {
             let expected = format!("lastOffset > {}", found.last_offset.last().unwrap_or(&-1));
@@ -357,8 +358,8 @@ pub fn decode(data: &[u8], recover: bool) -> Result<RemoteLogIndex> {
     Err(error)
 }
 
-/// Returns true when the bytes at `position` can be an append that a crash cut off: they end early,
-/// were never filled in, or are the last ones of the file.
+/// Returns true when the bytes at `position` can be an append that a crash cut off. Such bytes end
+/// within an entry, are all zero, or are the last entry of the file with a bad checksum.
 fn is_torn(data: &[u8], position: usize, kind: ErrorKind) -> bool {
     let rest = data.get(position..).unwrap_or_default();
     match kind {
@@ -371,17 +372,17 @@ fn is_torn(data: &[u8], position: usize, kind: ErrorKind) -> bool {
     }
 }
 
-/// Returns the row of the first entry whose last offset is at least `target_offset`, `None` past
-/// the end. `last_offset` ascends.
+/// Returns the row of the first entry whose last offset is at least `target_offset`, or `None` if
+/// there is no such entry. `last_offset` must ascend.
 #[inline]
 pub fn lookup_offset(last_offset: &[i64], target_offset: i64) -> Option<usize> {
     let row = last_offset.partition_point(|&offset| offset < target_offset);
     (row < last_offset.len()).then_some(row)
 }
 
-/// Returns the first row whose largest timestamp is at least `target_ms`, `None` when no row
-/// reaches it. Foreign entries may hold a smaller timestamp than their largest, so the record can
-/// lie in an earlier row.
+/// Returns the first row whose largest timestamp is at least `target_ms`, or `None` if there is no
+/// such row. Entries of other programs may store a timestamp that is not their largest, so the
+/// searched record can be in an earlier row.
 pub fn lookup_timestamp(last_timestamp_ms: &[i64], target_ms: i64) -> Option<usize> {
     last_timestamp_ms.iter().position(|&timestamp_ms| timestamp_ms >= target_ms)
 }

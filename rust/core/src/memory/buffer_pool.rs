@@ -1,11 +1,12 @@
 //! Pool of buffers for large reads.
 //!
-//! A buffer lives until its last reader releases it, on any thread. An allocator with one arena per
-//! thread keeps such memory in every arena. An allocator that returns it to the system makes the
-//! kernel zero every page of the next read, which takes longer than the read. Therefore each buffer
-//! is its own memory map. The pool hands out the buffer that was returned last, while it is still
-//! in the CPU cache. The pool never maps more memory than was in use at one moment: before it maps
-//! a new buffer, it drops idle ones of the same total size.
+//! A buffer lives until its last reader releases it, and any thread may do that. An allocator with
+//! one arena per thread would keep freed buffers in every arena. If an allocator returned freed
+//! memory to the system, the kernel would zero every page of the next buffer, which takes longer
+//! than the read. Therefore each buffer is its own memory map. The pool hands out the buffer that
+//! was returned last, because it is likely still in the CPU cache. The pool never maps more memory
+//! than was in use at one moment: before it maps a new buffer, it drops idle buffers of the same
+//! total size.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -101,7 +102,7 @@ pub enum Taken {
 }
 
 impl BufferPool {
-    /// Creates a pool that keeps at most `limit_bytes` idle.
+    /// Creates a pool that keeps idle buffers of at most `limit_bytes`.
     pub const fn new(limit_bytes: usize) -> Self {
         Self { idle: VecDeque::new(), idle_bytes: 0, limit_bytes }
     }
@@ -111,7 +112,8 @@ impl BufferPool {
         self.idle_bytes
     }
 
-    /// Takes an idle buffer for `size` bytes, or evicts idle buffers for [`map_buffer`].
+    /// Takes an idle buffer for `size` bytes. If none fits, evicts idle buffers; the caller passes
+    /// them to [`map_buffer`].
     pub fn take(&mut self, size: usize) -> Taken {
         let capacity = capacity_for(size);
         let suits = |buffer: &PooledBuffer| Some(buffer.capacity()) == capacity;
@@ -220,7 +222,8 @@ mod tests {
         }
         let found = buffer(&mut pool, (1 << 20) - 1000);
         assert_eq!(found.map[0], 2);
-        // Neither too small nor much too large. The pool evicts as much as it maps, oldest first.
+        // No idle buffer has this size. The pool evicts as many bytes as it maps, oldest buffers
+        // first.
         assert_eq!(pool.idle_bytes(), 5 << 20);
         let fresh = buffer(&mut pool, 2 << 20);
         assert_eq!((fresh.map[0], pool.idle_bytes()), (0, 0));

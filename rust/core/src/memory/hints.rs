@@ -6,8 +6,8 @@ const LARGE_BYTES: usize = 4 << 20;
 /// Size of a large page on every supported machine.
 pub(crate) const LARGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Prefetches the cache line `ahead` bytes after the start of `bytes`; the address may lie past
-/// their end.
+/// Prefetches the cache line `ahead` bytes after the start of `bytes`. The address may be past the
+/// end of `bytes`.
 ///
 /// The position of a record is known only when the record before it was decoded, so the hardware
 /// prefetcher does not look far enough ahead. Without this hint, decoding a segment that is not in
@@ -18,17 +18,18 @@ pub(crate) fn prefetch(bytes: &[u8], ahead: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch has no effect that the program can observe: it neither faults nor
-        // changes memory, whatever the address. Wrapping arithmetic makes the address.
+        // changes memory, whatever the address. The address is computed with wrapping arithmetic.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (bytes, ahead);
 }
 
-/// Asks the kernel for large pages behind untouched memory of at least `LARGE_BYTES`.
+/// Asks the kernel to use large pages for memory of at least `LARGE_BYTES` that was not written
+/// yet.
 ///
-/// Fresh memory costs one page fault per page, which is more than the decoding that fills it. Large
-/// pages halve the time to build columns of 100 MiB.
+/// New memory causes one page fault per page. These faults take longer than the decoding that fills
+/// the memory. Large pages halve the time to build columns of 100 MiB.
 pub fn prefer_large_pages<T>(memory: &[T]) {
     let size = std::mem::size_of_val(memory);
     if size < LARGE_BYTES {
@@ -44,7 +45,7 @@ pub fn prefer_large_pages<T>(memory: &[T]) {
         let first = start.wrapping_sub(before).cast_mut().cast();
         // SAFETY: the range is a live allocation, widened to the start of its first page. That page
         // is mapped because the allocation starts in it. The advice changes neither content nor
-        // access rights, and a refusal has no effect.
+        // access rights. If the kernel refuses it, nothing happens.
         unsafe { libc::madvise(first, size + before, libc::MADV_HUGEPAGE) };
     }
 }

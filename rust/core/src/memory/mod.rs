@@ -1,4 +1,4 @@
-//! Memory that one read reuses from an earlier one.
+//! Memory that a read reuses from earlier reads, and hints for faster memory access.
 
 pub mod buffer_pool;
 pub mod hints;

@@ -1,11 +1,12 @@
-//! Pool of the vectors behind columns.
+//! Pool of the vectors that hold columns.
 //!
-//! Decoding fills memory faster than the system provides it: a decode into reused memory takes two
-//! thirds of the time. The pool is bounded and evicts its oldest vectors first.
+//! Decoding fills memory faster than the system provides it. A decode into reused memory takes two
+//! thirds of the time of a decode into new memory. The pool is bounded and evicts its oldest
+//! vectors first.
 
 use std::collections::VecDeque;
 
-/// Smaller vectors stay with the allocator.
+/// Smaller vectors are not pooled.
 pub const MIN_BYTES: usize = 1 << 20;
 /// A vector with more than this many times the requested capacity is not reused.
 const MAX_EXCESS: usize = 4;
@@ -86,7 +87,7 @@ impl VectorPool {
         self.size_bytes = 0;
     }
 
-    /// Adds a vector of at least [`MIN_BYTES`], with its content, to the pool.
+    /// Adds a vector and its content to the pool. A vector below [`MIN_BYTES`] is dropped.
     pub fn give<T: Item>(&mut self, column: Vec<T>) {
         self.add(T::keep(column));
     }
@@ -111,8 +112,8 @@ impl VectorPool {
         }
     }
 
-    /// Takes the smallest vector with capacity for `items`, the newest of equal ones. Its old
-    /// content is still in it.
+    /// Takes the smallest vector with capacity for `items`. If several have the same capacity,
+    /// takes the newest. The vector still has its old content.
     pub fn take<T: Item>(&mut self, items: usize) -> Option<Vec<T>> {
         let most = items.saturating_mul(MAX_EXCESS);
         let mut best: Option<(usize, usize)> = None;

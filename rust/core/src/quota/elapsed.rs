@@ -1,13 +1,14 @@
-//! The arithmetic of [`super::RateMode::Elapsed`], as Kafka ships it (`SampledStat`, `Rate` with
-//! `SimpleRate`, `QuotaUtils`), as plain functions of a state.
+//! The arithmetic of [`super::RateMode::Elapsed`] as plain functions of a state. It equals the
+//! arithmetic of Kafka's `SampledStat`, `Rate` with `SimpleRate`, and `QuotaUtils`.
 //!
-//! The state is a ring of up to N + 1 samples. Each has its start, its last event, and the total of
-//! all bytes at its start. A sample whose last event is N x W old is purged and restarts at the
-//! moment of the measurement that found it, so measuring changes later results. Purged samples are
-//! always the oldest ones, so the bytes of the live samples are the total minus `base`.
+//! The state is a ring of up to N + 1 samples of W milliseconds. Each sample has the time of its
+//! start, the time of its last event, and the total of all bytes at its start. A measurement purges
+//! samples whose last event is N x W milliseconds old. A purged sample restarts at the time of the
+//! measurement, so measuring changes later results. Purged samples are always the oldest ones, so
+//! the bytes of the live samples are the total minus `base`.
 //!
-//! The last event of the current sample is not part of the state. It is a separate counter that
-//! only grows: `last_event_ms`, in sensor time.
+//! The time of the last event of the current sample is not part of the state. It is a separate
+//! counter in sensor time, `last_event_ms`, that only grows.
 
 use super::state::{Head, NEVER_MS, Shape, State};
 
@@ -26,7 +27,7 @@ fn live(shape: &Shape, head: &Head) -> std::ops::RangeInclusive<u64> {
 }
 
 /// Prepares the state for a record at `now_ms`: starts a new sample if the current one is complete.
-/// `total` is the current total, and `last_event_ms` was read after it.
+/// `total` is the current total, and `last_event_ms` was read after the total.
 pub(super) fn advance(
     shape: &Shape,
     state: &mut State,
@@ -41,11 +42,12 @@ pub(super) fn advance(
     look_up_bounds(shape, state);
 }
 
-/// Purges expired samples, as every measurement does first.
+/// Purges expired samples. Every measurement does this first.
 pub(super) fn purge(shape: &Shape, state: &mut State, now_ms: i64, total: u64, last_event_ms: i64) {
     let sensor_ms = move_time(shape, state, now_ms, last_event_ms);
     if state.head.sequence == 0 {
-        // The first measurement starts the clock. Bytes of the same moment stay in the window.
+        // The first measurement starts the first sample. Bytes recorded at the same time stay in
+        // the window.
         let border = state.head.base;
         begin_sample(shape, state, sensor_ms, border);
     }
@@ -86,7 +88,7 @@ fn begin_sample(shape: &Shape, state: &mut State, sensor_ms: i64, border: u64) {
     head.sequence += 1;
     let overwrites = *live(shape, head).start() > dropped;
     if overwrites {
-        // The oldest sample is dropped, expired or not.
+        // The oldest sample is dropped even if it has not expired.
         let next = ring[ring_index(shape, dropped + 1, BORDER)];
         head.base =
             later(head.base, if dropped + 1 < head.sequence { next } else { border }, border);
@@ -96,7 +98,7 @@ fn begin_sample(shape: &Shape, state: &mut State, sensor_ms: i64, border: u64) {
     ring[ring_index(shape, head.sequence, BORDER)] = border;
 }
 
-/// Returns the later of two earlier totals, relative to `total`: sums wrap.
+/// Returns the later of two earlier totals. Sums wrap, so it compares their distances from `total`.
 fn later(one: u64, other: u64, total: u64) -> u64 {
     if total.wrapping_sub(one) <= total.wrapping_sub(other) { one } else { other }
 }
@@ -142,9 +144,9 @@ pub(super) fn throttle_ms(shape: &Shape, limit: Option<u64>, bytes: u64, window_
     }
 }
 
-/// Returns a number of bytes that keeps the rate within the limit, now and later, because the
-/// divisor only grows. It is slightly smaller than the exact number, whatever the rounding of
-/// `rate`.
+/// Returns a number of bytes up to which the rate stays within the limit, now and later, because
+/// the divisor only grows. The number is slightly smaller than the exact one, so that the rounding
+/// of `rate` does not matter.
 pub(super) fn surely_allowed_bytes(limit: Option<u64>, window_ms: i64) -> u64 {
     let allowed = Shape::allowed_bytes(limit, window_ms);
     if limit.is_none() { allowed } else { allowed.saturating_sub(1 + (allowed >> 50)) }

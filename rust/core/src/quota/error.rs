@@ -17,7 +17,7 @@ pub enum QuotaError {
     WindowFull,
     /// Reservations need [`super::RateMode::Window`].
     NeedsWindow,
-    /// No reservation of this many bytes is outstanding: it was settled before or belongs to
+    /// No reservation of this many bytes is outstanding. The token was settled before or belongs to
     /// another sensor.
     NotReserved(u64),
 }

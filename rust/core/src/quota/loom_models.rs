@@ -1,5 +1,5 @@
-//! loom models: every interleaving of a few threads with up to four forced switches, under the C11
-//! memory model. Run them with `make models`.
+//! loom models. They try every interleaving of a few threads with up to four forced switches, under
+//! the C11 memory model. Run them with `make models`.
 
 use loom::sync::Arc;
 use loom::thread;
@@ -18,7 +18,8 @@ fn model(forced_switches: usize, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// Returns a started sensor, so that it has ceilings, with one sample of 10 ms and two stripes.
+/// Returns a sensor with one sample of 10 ms and two stripes. It has recorded once, so it has
+/// ceilings.
 fn sensor(rate: RateMode, limit_bytes_per_window: Option<u64>) -> Arc<QuotaSensor> {
     let limit_bytes_per_second = limit_bytes_per_window.map(|bytes| bytes * 100);
     let settings = QuotaSettings { num_samples: 1, window_ms: 10, rate, limit_bytes_per_second };
@@ -99,8 +100,8 @@ fn record_during_a_roll_over_stays_for_the_whole_window() {
             let done = both(&sensor, |one| one.record(1, 9), |other| other.record(2, 10));
             assert_eq!(done, (Ok(()), Ok(())));
             assert_eq!(sensor.total(), 3);
-            // Kafka's samples expire by their last event, at 9 or later; buckets expire by their
-            // start.
+            // Kafka's samples expire one window after their last event, which is at 9 ms or later.
+            // Buckets expire one window after their start.
             let (now_ms, least) = if rate == RateMode::Elapsed { (18, 3) } else { (19, 2) };
             assert!(sensor.snapshot(now_ms).window_bytes >= least);
         });
@@ -159,7 +160,7 @@ fn three_threads_never_exceed_the_limit_unnoticed() {
         waits.extend(others.into_iter().map(|other| other.join().expect("a thread")));
         assert!(waits.iter().any(|&wait_ms| wait_ms != Ok(0)));
         assert!(sensor.throttle_ms(0) > 0);
-        // Two of them add to the same counter.
+        // Two of the three threads add to the same counter.
         assert_eq!(sensor.total(), 21);
     });
 }

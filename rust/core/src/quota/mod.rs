@@ -1,9 +1,9 @@
-//! Quota sensors: the rate of recent bytes, whether it exceeds a limit, and how long to wait.
-//! Nothing here takes a lock, waits for another thread or reads a clock.
+//! Quota sensors. A sensor measures the rate of recent bytes, compares it with a limit, and says
+//! how long to wait. No code here takes a lock, waits for another thread or reads a clock.
 //!
-//! Bytes are counted in counters that only grow ([`stripes`]), so a roll-over of a window cannot
-//! lose any. Everything else is a small plain state, transformed by pure functions ([`window`],
-//! [`elapsed`]) and replaced as a whole by one compare-and-swap ([`published`]).
+//! Bytes are counted in counters that only grow ([`stripes`]), so no bytes are lost when a window
+//! rolls over. All other data is one small state. Pure functions ([`window`], [`elapsed`])
+//! transform it, and one compare-and-swap ([`published`]) replaces it as a whole.
 //!
 //! [`RateMode`] selects how the samples become a rate. [`QuotaSensor::try_reserve`] grants bytes before
 //! they are sent, so that every sliding window holds at most the limit plus one grant.
@@ -45,8 +45,8 @@ pub const MAX_WINDOW_MS: u64 = 86_400_000;
 pub enum RateMode {
     /// The average over all buckets, which are aligned to multiples of the window (KIP-956).
     Window,
-    /// What Kafka ships (`SampledStat`, `SimpleRate`): bytes of the live samples over the time
-    /// since the oldest of them began.
+    /// Kafka's formula (`SampledStat`, `SimpleRate`): the bytes of the live samples divided by the
+    /// time since the oldest live sample began.
     Elapsed,
 }
 
@@ -59,6 +59,6 @@ pub struct QuotaSettings {
     pub window_ms: u64,
     /// How the samples become a rate.
     pub rate: RateMode,
-    /// Bytes per second; `None` is unlimited, 0 blocks.
+    /// Bytes per second; `None` means no limit, and 0 blocks all bytes.
     pub limit_bytes_per_second: Option<u64>,
 }

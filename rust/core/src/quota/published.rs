@@ -2,15 +2,16 @@
 //! and a stalled writer delays no other thread.
 //!
 //! `current` names a slot and a version. A reader loads `current`, reads words of that slot and
-//! checks that `current` is unchanged; then the words belong together. A writer takes a free slot,
-//! fills it and swaps `current`. If another writer was faster, it starts again from that writer's
-//! version. Versions count up in 48 bits, so none repeats while a reader looks. Slots are reused,
-//! so memory stays small.
+//! checks that `current` is unchanged. If it is, all words belong to one version. A writer takes a
+//! free slot, fills it and swaps `current`. If another writer has swapped `current` first, the
+//! writer starts again from the new version. Version numbers have 48 bits, so no number repeats
+//! while a reader reads. Slots are reused, so memory stays small.
 //!
-//! Why readers see consistent words: a slot is free only after `current` moved on from it. The
-//! writer that takes a slot sees that move (its Acquire of `busy` pairs with the Release that freed
-//! the slot) and then fences (Release) before it fills the slot. A reader that saw any of the new
-//! words and then fences (Acquire) therefore also sees the move when it checks `current` again.
+//! Readers see consistent words for the following reason. A slot becomes free only after `current`
+//! has moved on from it. The writer that takes a slot sees that move, because its Acquire of `busy`
+//! pairs with the Release that freed the slot. It then issues a Release fence before it fills the
+//! slot. So a reader that saw a new word and then issues an Acquire fence also sees the move when
+//! it checks `current` again.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -19,7 +20,8 @@ use super::shelves::Shelves;
 pub(super) const WORDS_PER_LINE: usize = 16;
 const INDEX_BITS: u32 = 16;
 
-// Number of slots on the first shelf, which always exists; each further shelf has twice as many.
+// Number of slots on the first shelf, which always exists. Each further shelf has twice as many
+// slots as the shelf before.
 #[cfg(not(tierlog_loom))]
 const FIRST_SLOTS: usize = 8;
 #[cfg(tierlog_loom)]
@@ -55,12 +57,12 @@ impl Current {
     }
 }
 
-/// The words of one slot, unchecked: they may belong to several versions.
+/// The words of one slot. They are unchecked, so they may belong to several versions.
 #[derive(Clone, Copy)]
 pub(super) struct Slot<'a>(&'a [Line]);
 
 impl Slot<'_> {
-    /// Returns word `index`; word 0 is the slot's own (taken or free).
+    /// Returns word `index`. Word 0 says whether the slot is taken.
     #[inline(always)]
     pub(super) fn word(self, index: usize) -> u64 {
         // Relaxed: `Published::is_still` checks whether all words belong to one version.
@@ -70,7 +72,7 @@ impl Slot<'_> {
     /// Sets word `index` of a slot that is not current.
     #[inline(always)]
     pub(super) fn set(self, index: usize, value: u64) {
-        // Relaxed: invisible until the exchange of `current`, which is a Release.
+        // Relaxed: readers see the word only after the exchange of `current`, which is a Release.
         self.0[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE].store(value, Ordering::Relaxed);
     }
 
@@ -117,7 +119,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Creates versions of `words` words; `fill` sets those of the first version.
+    /// Creates storage for versions of `words` words. `fill` sets the words of the first version.
     pub(super) fn new(words: usize, fill: impl FnOnce(Slot<'_>)) -> Self {
         let lines_per_slot = words.div_ceil(WORDS_PER_LINE);
         let first = lines(lines_per_slot * FIRST_SLOTS);
@@ -134,19 +136,21 @@ impl Published {
         Current(self.current.load(Ordering::Acquire))
     }
 
-    /// Does what [`Self::current`] does, in the single order of all sequentially consistent
-    /// operations. After this thread's sequentially consistent addition to a counter, either this
-    /// load sees a publication, or the publisher's later look at the counters sees the addition.
+    /// Does the same as [`Self::current`], but as a sequentially consistent load. It follows this
+    /// thread's sequentially consistent addition to a counter. For every publication by another
+    /// thread, either this load sees the publication, or the publisher's later read of the counters
+    /// sees the addition.
     #[inline(always)]
     pub(super) fn current_in_order(&self) -> Current {
         model_fence();
         Current(self.current.load(Ordering::SeqCst))
     }
 
-    /// Returns true when `seen` is still current, so that all words read since belong together.
+    /// Returns true when `seen` is still current. All words that were read since then belong to
+    /// that version.
     #[inline(always)]
     pub(super) fn is_still(&self, seen: Current) -> bool {
-        // The fence keeps the loads of the words before this one, see the module documentation.
+        // The fence keeps the loads of the words before this load (see the module documentation).
         fence(Ordering::Acquire);
         self.current.load(Ordering::Relaxed) == seen.0
     }
@@ -163,8 +167,8 @@ impl Published {
         self.further_slot(index)
     }
 
-    /// Returns the result of `look` on one version. `look` may see words that do not belong
-    /// together; it is then called again.
+    /// Returns the result of `look` on one version. If `look` saw words of several versions, it is
+    /// called again.
     pub(super) fn read<R>(&self, mut look: impl FnMut(Slot<'_>) -> R) -> (R, Current) {
         loop {
             let current = self.current();
@@ -175,15 +179,17 @@ impl Published {
         }
     }
 
-    /// Publishes what `fill` sets (all words but word 0) if `seen` is still current.
+    /// Publishes a new version if `seen` is still current. `fill` sets all words of it except word
+    /// 0.
     pub(super) fn try_replace(&self, seen: Current, fill: impl FnOnce(Slot<'_>)) -> bool {
         let (index, slot) = self.take_slot();
         // Release: see the module documentation.
         fence(Ordering::Release);
         fill(slot);
         let new = seen.followed_by(index);
-        // Release for the words just written; sequentially consistent for the look at the counters
-        // after a publication (`current_in_order`). Nothing is read on failure.
+        // Release publishes the words just written. Sequential consistency puts the exchange before
+        // the publisher's read of the counters (see `current_in_order`). Nothing is read on
+        // failure.
         let replaced = self
             .current
             .compare_exchange(seen.0, new.0, Ordering::SeqCst, Ordering::Relaxed)
@@ -196,8 +202,8 @@ impl Published {
         replaced
     }
 
-    /// Returns a free slot. All slots are taken only when 65,528 writers, the number of slots on
-    /// all shelves, are replacing at once.
+    /// Returns a free slot. All shelves together have 65,528 slots, so all slots are taken only
+    /// while that many writers replace a version at once.
     fn take_slot(&self) -> (usize, Slot<'_>) {
         loop {
             for shelf in 0..=FURTHER_SHELVES {
@@ -232,8 +238,8 @@ fn lines(count: usize) -> Vec<Line> {
     (0..count).map(|_| Line::new()).collect()
 }
 
-/// A fence that only the models have: loom treats a sequentially consistent operation as an
-/// acquiring and releasing one, and gives full strength only to fences.
+/// A fence that only the models need. loom treats a sequentially consistent operation as an Acquire
+/// and a Release; only its fences are sequentially consistent.
 #[inline(always)]
 pub(super) fn model_fence() {
     #[cfg(tierlog_loom)]

@@ -6,7 +6,8 @@ use super::state::{Head, Shape};
 use super::window;
 use super::{FULL_WINDOW_BYTES, MAX_AMOUNT_BYTES, QuotaError, QuotaSensor, RateMode};
 
-/// A grant, to be settled or cancelled exactly once. Dropping it does not return the bytes.
+/// A grant. The caller settles or cancels it exactly once. Dropping the token does not return the
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token {
     amount: u64,
@@ -30,9 +31,10 @@ pub enum Reserve {
 }
 
 impl QuotaSensor {
-    /// Requests permission to send `amount` bytes. They are granted if the window, together with
-    /// the bucket that left it last, holds less than the limit, whatever the amount (otherwise an
-    /// amount above the limit would wait forever), and if earlier debt is paid.
+    /// Requests permission to send `amount` bytes. They are granted if two conditions hold. The
+    /// window and the bucket that left it last together hold less than the limit, and the debt of
+    /// earlier grants is less than the limit, too. `amount` itself does not count, because an
+    /// amount above the limit would then wait forever.
     ///
     /// # Errors
     /// [`QuotaError::NeedsWindow`], [`QuotaError::AmountTooLarge`], [`QuotaError::WindowFull`].
@@ -90,8 +92,8 @@ impl QuotaSensor {
         self.settle_at(token, 0, Some(now_ms))
     }
 
-    /// Does what [`Self::settle`] does. Without a time it uses the latest moment that the sensor
-    /// knows, for callers without a clock.
+    /// Does the same as [`Self::settle`]. A caller without a clock passes no time, and the sensor
+    /// then uses the latest time that it knows.
     ///
     /// # Errors
     /// As [`Self::settle`].
@@ -125,7 +127,8 @@ impl QuotaSensor {
         })
     }
 
-    /// Returns the time to wait, if it is known without a new state.
+    /// Returns sensor time and the time to wait, if the current state shows that a caller must
+    /// wait.
     fn refusal(&self, now_ms: i64) -> Option<(i64, u64)> {
         let find = |slot: Slot<'_>| {
             let head = Head::load(slot);

@@ -1,17 +1,17 @@
-//! The sensor: counters, the published state, and the few orderings between them.
+//! The sensor: counters, the published state, and the memory orderings between them.
 //!
-//! A record that finds no roll-over due adds to its own thread's counter and checks that the
-//! counter is still below its ceiling. The ceilings of a state are chosen such that the window is
-//! within the limit while no counter exceeds its ceiling, so the record need not read other
-//! threads' counters. A thread that exceeds a ceiling publishes a state with new ceilings, or with
-//! none, before it returns. Two rules make that safe:
+//! If no roll-over is due, [`QuotaSensor::record`] adds to its own thread's counter and checks that
+//! the counter does not exceed its ceiling. While no counter exceeds its ceiling, the window is
+//! within the limit. So the call need not read the counters of other threads. A thread that exceeds
+//! a ceiling publishes a state with new ceilings, or a state without ceilings, before it returns.
+//! Two rules make that safe:
 //!
 //! * A publisher reads the counters again *after* it published, and a record reads `current` again
 //!   *after* it added, both sequentially consistent. So for a concurrent addition and publication,
 //!   either the record obeys the new ceilings, or the publisher sees a counter above its new
 //!   ceiling and publishes again.
-//! * The state is checked before the addition, too: bytes are never added to a bucket older than
-//!   the record's own time. They may land in a later one if the window moves meanwhile.
+//! * A record also checks the state before it adds, so that bytes are never added to a bucket older
+//!   than the record's time. If the window moves meanwhile, they are added to a later bucket.
 
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
 
@@ -25,10 +25,10 @@ use super::{
 
 /// A rolling rate of bytes with a limit, for any number of threads.
 ///
-/// Every call takes the caller's clock in milliseconds. Sensor time never goes back: a clock that
-/// is slightly behind (less than the whole window of N samples) counts as the current moment. A
-/// clock that is further behind was set back, and sensor time continues from where it was. A clock
-/// that leaps ahead expires everything.
+/// Every call takes the time of the caller's clock in milliseconds. Sensor time never goes back. If
+/// a clock is behind by less than the whole window of N samples, the latest sensor time is used. If
+/// it is further behind, it was set back, and sensor time continues from its latest value. If a
+/// clock leaps ahead, all samples expire.
 pub struct QuotaSensor {
     pub(super) shape: Shape,
     pub(super) published: Published,
@@ -39,7 +39,7 @@ pub struct QuotaSensor {
 /// Values that are written rarely, on their own cache lines.
 #[repr(align(128))]
 struct Apart {
-    /// Sensor time of the newest record, `elapsed` only.
+    /// Sensor time of the newest record; used only in [`RateMode::Elapsed`].
     last_event_ms: AtomicI64,
     throttled_until_ms: AtomicI64,
     throttled_ms: AtomicU64,
@@ -51,7 +51,7 @@ struct Apart {
 pub struct QuotaSnapshot {
     /// Bytes per second.
     pub rate: f64,
-    /// Bytes per second; `None` is unlimited.
+    /// Bytes per second; `None` means no limit.
     pub limit_bytes_per_second: Option<u64>,
     /// Bytes ever recorded or granted, minus returned bytes; wraps at 2^64.
     pub total_bytes: u64,
@@ -59,13 +59,13 @@ pub struct QuotaSnapshot {
     pub window_bytes: u64,
     /// Bytes granted and not yet settled.
     pub reserved_bytes: u64,
-    /// Total time in milliseconds that callers were told to wait, each moment counted once.
+    /// Total time in milliseconds that callers were told to wait. Overlapping waits count once.
     pub throttled_ms: u64,
     /// Largest number of bytes by which a window exceeded the limit.
     pub overshoot_bytes: u64,
 }
 
-/// Result of an attempt to add without a new state.
+/// Result of an attempt to add bytes without a new state.
 pub(super) enum Added {
     No,
     Within,
@@ -151,16 +151,17 @@ impl QuotaSensor {
         }
     }
 
-    /// Returns how many milliseconds to wait, 0 unless the rate exceeds the limit. With
-    /// [`RateMode::Window`] this is the time until the rate is within the limit if nothing more is
-    /// recorded; with [`RateMode::Elapsed`] it is Kafka's formula. With limit 0 it is always the
-    /// whole window.
+    /// Returns how many milliseconds to wait, or 0 if the rate is within the limit. With
+    /// [`RateMode::Window`] this is the time until the rate is within the limit if no more bytes
+    /// are recorded. With [`RateMode::Elapsed`] Kafka's formula gives the time. With limit 0 it is
+    /// always the whole window.
     #[inline]
     pub fn throttle_ms(&self, now_ms: i64) -> u64 {
         let current = self.published.current();
         let covered = Fast(self.published.slot(current)).covers(now_ms);
         if covered && self.published.is_still(current) {
-            // The state has ceilings, and a thread that exceeds one publishes before it returns.
+            // The state has ceilings, and a thread that exceeds one publishes a new state before it
+            // returns.
             return 0;
         }
         self.throttle_slowly(now_ms)
@@ -171,21 +172,22 @@ impl QuotaSensor {
         self.measure(now_ms).rate
     }
 
-    /// Returns the limit in bytes per second; `None` is unlimited.
+    /// Returns the limit in bytes per second; `None` means no limit.
     pub fn limit(&self) -> Option<u64> {
         self.published.read(|slot| Head::load(slot).limit).0
     }
 
-    /// Changes the limit for every call that starts after this one has returned. Samples stay.
+    /// Changes the limit for every call that starts after this call has returned. The samples are
+    /// kept.
     pub fn set_limit(&self, limit_bytes_per_second: Option<u64>, now_ms: i64) {
         self.set_limit_at(limit_bytes_per_second, Some(now_ms));
     }
 
-    /// Changes the limit. Without a time it uses the latest moment that the sensor knows.
+    /// Changes the limit. If `now_ms` is `None`, uses the latest time that the sensor knows.
     pub fn set_limit_at(&self, limit_bytes_per_second: Option<u64>, now_ms: Option<i64>) {
         self.transition(1, |state, sum, _| {
             if let (RateMode::Window, Some(now_ms)) = (self.shape.rate, now_ms) {
-                // Debt up to now counts as paid under the old limit.
+                // First pay the debt up to now at the rate of the old limit.
                 let total = sum.wrapping_add(state.head.adjust);
                 window::advance(&self.shape, state, now_ms, total);
             }
@@ -194,7 +196,8 @@ impl QuotaSensor {
         });
     }
 
-    /// Returns the bytes ever recorded or granted, minus returned bytes; exact, wraps at 2^64.
+    /// Returns the bytes ever recorded or granted, minus returned bytes. The number is exact and
+    /// wraps at 2^64.
     pub fn total(&self) -> u64 {
         let total = |slot: Slot<'_>| self.stripes.sum().wrapping_add(Head::load(slot).adjust);
         self.published.read(total).0
@@ -210,7 +213,7 @@ impl QuotaSensor {
             total_bytes: found.total,
             window_bytes: found.bytes,
             reserved_bytes: found.head.reserved,
-            // Relaxed: a figure for display that orders nothing.
+            // Relaxed: these figures are for display only and order nothing.
             throttled_ms: self.apart.throttled_ms.load(Ordering::Relaxed),
             overshoot_bytes: self.apart.overshoot_bytes.load(Ordering::Relaxed),
         }
@@ -221,7 +224,7 @@ impl QuotaSensor {
         self.add_as_of(self.published.current(), amount, now_ms)
     }
 
-    /// Adds if `current` is still current and no roll-over is due in it.
+    /// Adds `amount` if `current` is still current and its state has no roll-over due.
     #[inline(always)]
     pub(super) fn add_as_of(&self, current: Current, amount: u64, now_ms: i64) -> Added {
         let fast = Fast(self.published.slot(current));
@@ -243,12 +246,13 @@ impl QuotaSensor {
         Added::Beyond { stripe, after }
     }
 
-    /// Raises the last event before the bytes are added, so that a roll-over that sees the bytes
-    /// sees their time.
+    /// Raises the time of the last event. This happens before the bytes are added, so that a
+    /// roll-over that sees the bytes also sees their time.
     #[inline(always)]
     fn raise_last_event(&self, sensor_ms: i64) {
-        // Relaxed twice: the addition that follows is a Release. It also publishes an event that
-        // another thread raised and this thread read; the value never decreases.
+        // Both accesses are relaxed, because the addition that follows is a Release. If another
+        // thread stored a later time and this thread read it, the addition publishes that time,
+        // too. The value never decreases.
         if self.apart.last_event_ms.load(Ordering::Relaxed) < sensor_ms {
             self.apart.last_event_ms.fetch_max(sensor_ms, Ordering::Relaxed);
         }
@@ -276,8 +280,8 @@ impl QuotaSensor {
         Ok(())
     }
 
-    /// Ensures that the current sample is that of `now_ms` or a later one, and returns its sensor
-    /// time.
+    /// Ensures that the current sample is the sample of `now_ms` or a later sample, and returns the
+    /// sensor time of `now_ms`.
     fn make_ready(&self, now_ms: i64, amount: u64) -> Result<i64, QuotaError> {
         let (head, _) = self.published.read(Head::load);
         if !head.full && self.shape.is_settled(&head, now_ms, head.roll_ms) {
@@ -305,7 +309,8 @@ impl QuotaSensor {
         }
     }
 
-    /// Publishes new ceilings, or none, if a counter has exceeded its ceiling after an addition.
+    /// Publishes a state with new ceilings, or without ceilings, if an addition has raised a
+    /// counter above its ceiling.
     fn renew_exceeded_ceilings(&self, stripe: usize, after: u64, amount: u64) {
         loop {
             let current = self.published.current_in_order();
@@ -316,7 +321,7 @@ impl QuotaSensor {
                 continue;
             }
             let within = !head.exact && ceiling.wrapping_sub(after) as i64 >= 0;
-            // Without ceilings: introduce them again once there is ample room.
+            // If the state has no ceilings, introduce them again when there is ample room.
             let ample = self.share(&head, bytes) >= 4 * room_for(amount);
             let known_full = head.full || bytes < FULL_WINDOW_BYTES;
             if within || head.exact && known_full && !ample {
@@ -332,15 +337,15 @@ impl QuotaSensor {
     fn throttle_slowly(&self, now_ms: i64) -> u64 {
         let found = self.measure(now_ms);
         if self.shape.rate == RateMode::Elapsed {
-            // The excess of a window shrinks with time. A bucket only grows and is checked when it
-            // ends.
+            // In this mode the overshoot of a window shrinks with time, so it is noted now. In the
+            // other mode a bucket only grows, and its overshoot is noted when it ends.
             self.note_overshoot(found.bytes, found.allowed);
         }
         self.note_throttle(found.sensor_ms, found.throttle_ms);
         found.throttle_ms
     }
 
-    /// Measures. Publishes a new state only if the time requires one.
+    /// Measures the rate. Publishes a new state only if `now_ms` requires one.
     fn measure(&self, now_ms: i64) -> Finding {
         let find = |slot: Slot<'_>| {
             let head = Head::load(slot);
@@ -406,11 +411,11 @@ impl QuotaSensor {
         allowed.saturating_sub(bytes) / self.stripes.len() as u64
     }
 
-    /// Replaces the state by the result of `step`, given the sum of the counters and the last
-    /// event. `step` returns whether there is anything to publish; it may be called more than once.
-    /// The sum is read after the state was loaded, and the state is replaced only if it is still
-    /// current, so the new bucket border separates earlier bytes from later ones. The new state has
-    /// ceilings if every stripe gets `room`.
+    /// Calls `step` with the state, the sum of the counters and the time of the last event, then
+    /// publishes the changed state. `step` returns its result and whether to publish the state; it
+    /// may be called more than once. The sum is read after the state was loaded, and the state is
+    /// replaced only if it is still current. So the border of a new bucket separates earlier bytes
+    /// from later bytes. The new state has ceilings if every stripe gets at least `room` bytes.
     pub(super) fn transition<R>(
         &self,
         room: u64,
@@ -418,7 +423,7 @@ impl QuotaSensor {
     ) -> R {
         loop {
             let Some((current, mut state, totals)) = self.load() else { continue };
-            // Relaxed: it is read after the counters, whose Acquire makes the events visible.
+            // Relaxed: the time is read after the counters, whose Acquire makes it visible.
             let last_event_ms = self.apart.last_event_ms.load(Ordering::Relaxed);
             self.note_full_window(&state.head, totals.sum);
             let (result, publish) = step(&mut state, totals.sum, last_event_ms);
@@ -436,7 +441,7 @@ impl QuotaSensor {
         }
     }
 
-    /// Publishes new ceilings, or none.
+    /// Publishes the state with new ceilings, or without ceilings.
     fn renew(&self, room: u64) {
         loop {
             let Some((current, mut state, totals)) = self.load() else { continue };
@@ -485,14 +490,14 @@ impl QuotaSensor {
 
     pub(super) fn note_overshoot(&self, bytes: u64, allowed: u64) {
         let over = bytes.saturating_sub(allowed);
-        // Relaxed, here and below: figures for display that order nothing.
+        // Relaxed, here and below: these figures are for display only and order nothing.
         if self.apart.overshoot_bytes.load(Ordering::Relaxed) < over {
             self.apart.overshoot_bytes.fetch_max(over, Ordering::Relaxed);
         }
     }
 
-    /// Adds a time to wait to the total, without counting a moment twice: the thread that moves the
-    /// end adds the part by which it moved it.
+    /// Adds a time to wait to the total without counting a moment twice. A thread that moves the
+    /// end of the wait adds only the time by which it moved the end.
     pub(super) fn note_throttle(&self, sensor_ms: i64, throttle_ms: u64) {
         let end_ms = sensor_ms.saturating_add_unsigned(throttle_ms);
         let apart = &self.apart;
@@ -505,12 +510,13 @@ impl QuotaSensor {
     }
 }
 
-/// Returns the room that a publication should leave: a few more records of this size.
+/// Returns the bytes that a publication should leave for every stripe, enough for a few more
+/// records of this size.
 pub(super) fn room_for(amount: u64) -> u64 {
     2 * amount.min(MAX_AMOUNT_BYTES) + 1
 }
 
-/// Returns the number of stripes: enough that busy threads seldom share one.
+/// Returns the number of stripes, which is so large that busy threads seldom share a stripe.
 #[cfg(not(tierlog_loom))]
 fn stripes_here() -> usize {
     static STRIPES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();

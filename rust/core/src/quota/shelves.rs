@@ -1,5 +1,5 @@
-//! Memory that only grows: shelves that the first user creates and that live as long as the owner.
-//! The only place in the sensor with `unsafe` code.
+//! Memory that only grows. The first user of a shelf creates it, and it lives as long as its owner.
+//! No other module of the sensor has `unsafe` code.
 
 #![allow(unsafe_code)]
 
@@ -22,12 +22,13 @@ impl<T, const COUNT: usize> Shelves<T, COUNT> {
         // Acquire: pairs with the Release of `get_or_create`, so the shelf's content is visible.
         let shelf = self.shelves.get(number)?.load(Ordering::Acquire);
         // SAFETY: a pointer that is not null came from `Box::into_raw` in `get_or_create` and is
-        // never replaced. Only `drop` frees it, which no `&self` outlives; until then only shared
-        // references to it exist.
+        // never replaced. Only `drop` frees it, and no `&self` outlives `drop`. Until then only
+        // shared references to it exist.
         unsafe { shelf.as_ref() }.map(Vec::as_slice)
     }
 
-    /// Returns a shelf, creating it with `make` if necessary; `None` past the last.
+    /// Returns a shelf and creates it with `make` if necessary. Returns `None` if `number` is past
+    /// the last shelf.
     pub(super) fn get_or_create(
         &self,
         number: usize,
@@ -35,8 +36,8 @@ impl<T, const COUNT: usize> Shelves<T, COUNT> {
     ) -> Option<&[T]> {
         if self.get(number).is_none() {
             let new = Box::into_raw(Box::new(make()));
-            // Release publishes what `make` wrote. Of two racing threads, one wins and its shelf
-            // stays.
+            // Release publishes what `make` wrote. Of two racing threads, one wins, and its shelf
+            // is kept.
             let won = self.shelves.get(number)?.compare_exchange(
                 ptr::null_mut(),
                 new,

@@ -1,10 +1,10 @@
-//! The state of a sensor as plain values, and its time. No atomics here: a state is read as words
-//! of one version, transformed, and published as words again.
+//! The state of a sensor as plain values, and sensor time. This module has no atomics: a state is
+//! loaded from the words of one version, transformed, and published as words again.
 //!
-//! Sensor time is the caller's clock plus `offset_ms`, which is 0 until that clock is set back by a
-//! whole window or more. From then on sensor time continues from where it was. A smaller step back
-//! counts as no step. A step forward by more than [`Shape::stride_ms`] counts as that much
-//! (everything has expired by then), so that no clock makes sensor time overflow.
+//! Sensor time is the caller's clock plus `offset_ms`. The offset is 0 until the clock is set back
+//! by a whole window or more. Sensor time then continues from its latest value. A smaller step back
+//! is ignored. A step forward by more than [`Shape::stride_ms`] is shortened to about that length,
+//! after which all samples have expired anyway. So no clock makes sensor time overflow.
 
 use std::ops::{Deref, DerefMut};
 
@@ -37,10 +37,11 @@ const FULL: u64 = 4;
 /// The clock is clamped to this distance from 0, 36 million years.
 const FARTHEST_MS: i64 = 1 << 60;
 
-/// Words of the ring of the copy quota: 61 buckets, the one that left last, and two unused.
+/// Number of ring words that are kept on the stack. The ring of the copy quota fits: it has 61
+/// buckets and the bucket that left last.
 const FEW: usize = 64;
 
-/// The smallest time: nothing was seen yet.
+/// The smallest time; it means that no time was seen yet.
 pub(super) const NEVER_MS: i64 = i64::MIN;
 
 /// Constants of a sensor.
@@ -74,15 +75,17 @@ pub(super) struct Head {
     pub(super) roll_ms: i64,
     /// A measurement at or after this sensor time may find expired samples.
     pub(super) purge_ms: i64,
-    /// Start of the oldest sample, `elapsed` only.
+    /// Start of the oldest sample; used only in [`RateMode::Elapsed`].
     pub(super) oldest_ms: i64,
     /// Bytes granted and not yet settled.
     pub(super) reserved: u64,
-    /// Total up to which the limit has paid for granted or recorded bytes, `window` only.
+    /// Total up to which granted or recorded bytes were paid for at the rate of the limit; used
+    /// only in [`RateMode::Window`].
     pub(super) paid: u64,
     /// Thousandths of a byte beyond `paid`.
     pub(super) paid_rest: u64,
-    /// Smallest debt at the start of any bucket since there were no reservations, in whole bytes.
+    /// Smallest debt in whole bytes at the start of any bucket since the last time without
+    /// reservations.
     pub(super) lowest_debt: u64,
 }
 
@@ -91,7 +94,8 @@ pub(super) struct State {
     pub(super) ring: Ring,
 }
 
-/// The words of the ring, on the stack if there are few: a reservation copies them twice.
+/// The words of the ring. If there are few, they are on the stack, because a reservation copies
+/// them twice.
 pub(super) struct Ring {
     few: [u64; FEW],
     many: Vec<u64>,
@@ -134,8 +138,8 @@ impl Shape {
         self.num_samples as i64 * self.window_ms
     }
 
-    /// Returns the longest single step of sensor time: longer than any sample lives, and a multiple
-    /// of the window, so that buckets stay aligned to the clock.
+    /// Returns the longest single step of sensor time. It is longer than any sample lives. It is a
+    /// multiple of the window, so that buckets stay aligned to the clock.
     fn stride_ms(&self) -> i64 {
         2 * (self.span_ms() + 2 * self.window_ms)
     }
@@ -190,8 +194,8 @@ impl Shape {
         Self::bare_ms(head, now_ms).max(head.latest_ms)
     }
 
-    /// Returns the sensor time at `now_ms`, at least `latest_ms`, and by how much more the clock
-    /// leapt ahead. Sets the offset.
+    /// Returns the sensor time at `now_ms`, which is at least `latest_ms`, and the time by which a
+    /// leap of the clock was shortened. Updates the offset.
     pub(super) fn sensor_ms(&self, head: &mut Head, now_ms: i64, latest_ms: i64) -> (i64, i64) {
         let bare_ms = Self::bare_ms(head, now_ms);
         if head.latest_ms == NEVER_MS {

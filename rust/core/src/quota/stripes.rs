@@ -1,5 +1,5 @@
-//! Total bytes in several counters, so that threads do not contend for one cache line. Counters are
-//! never decreased or reset. Sums wrap at 2^64, and only differences are used.
+//! The total number of bytes, kept in several counters so that threads do not contend for one cache
+//! line. Counters are never decreased or reset. Sums wrap at 2^64, and only differences are used.
 
 use crate::sync::{AtomicU64, Ordering, thread_number};
 
@@ -30,7 +30,7 @@ impl Stripes {
         self.0.len()
     }
 
-    /// Returns the counter of the calling thread.
+    /// Returns the index of the counter of the calling thread.
     #[inline(always)]
     pub(super) fn mine(&self) -> usize {
         thread_number() & (self.0.len() - 1)
@@ -39,9 +39,9 @@ impl Stripes {
     /// Adds `amount` and returns the new value of the counter.
     #[inline(always)]
     pub(super) fn add(&self, stripe: usize, amount: u64) -> u64 {
-        // Sequentially consistent: `Published::current_in_order` follows, see there. As a Release
-        // it also publishes the last event, which is raised before, to threads that sum the
-        // counters.
+        // Sequentially consistent: see `Published::current_in_order`, which is called next. As a
+        // Release, the addition also publishes the time of the last event, which was raised before,
+        // to threads that sum the counters.
         let before = self.0[stripe].0.fetch_add(amount, Ordering::SeqCst);
         before.wrapping_add(amount)
     }
@@ -51,9 +51,9 @@ impl Stripes {
     #[inline]
     pub(super) fn sum(&self) -> u64 {
         model_fence();
-        // Sequentially consistent, like `add` and the publication of a state without ceilings: two
-        // records that together exceed the limit cannot both miss it. As an Acquire, an earlier
-        // read of the state keeps these loads after it.
+        // Sequentially consistent, like `add` and the publication of a state without ceilings. So
+        // if two records together exceed the limit, at least one of them sees that. An earlier read
+        // of the state is an Acquire, so these loads come after it.
         self.0.iter().fold(0, |sum, one| sum.wrapping_add(one.0.load(Ordering::SeqCst)))
     }
 
@@ -61,8 +61,8 @@ impl Stripes {
     pub(super) fn totals(&self) -> Totals {
         let mut totals = Totals { each: [0; MAX_STRIPES], sum: 0 };
         for (each, stripe) in totals.each.iter_mut().zip(&self.0) {
-            // Acquire: a thread that sees bytes also sees their event. An earlier read of the state
-            // (an Acquire of `current`) keeps these loads after it.
+            // Acquire: a thread that sees bytes also sees the time of their event. An earlier read
+            // of the state is an Acquire of `current`, so these loads come after it.
             *each = stripe.0.load(Ordering::Acquire);
             totals.sum = totals.sum.wrapping_add(*each);
         }
@@ -70,7 +70,7 @@ impl Stripes {
     }
 
     /// Returns true when no counter exceeds its value in `totals` by more than `share`. Called
-    /// after a publication, in the single order of sequentially consistent operations.
+    /// after a publication; the loads are sequentially consistent.
     pub(super) fn are_within(&self, totals: &Totals, share: u64) -> bool {
         model_fence();
         self.0

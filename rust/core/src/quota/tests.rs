@@ -25,13 +25,14 @@ fn unpublished_words_are_never_used() {
     // A record has read the current version and is delayed.
     let seen = published.current();
     assert!(published.try_replace(seen, |slot| shape.fill(slot, &state, &totals, 100)));
-    // Another record fills its slot with a bucket that covers its time, but a third one publishes
-    // first.
+    // Another writer fills the slot of that version with a bucket that covers 30 ms, but it cannot
+    // publish the bucket, because the first writer was faster.
     window::advance(shape, &mut state, 30, 0);
     assert!(!published.try_replace(seen, |slot| shape.fill(slot, &state, &totals, 100)));
     assert!(super::state::Fast(published.slot(seen)).covers(30));
 
-    // Otherwise the bytes would be added to the bucket of 0 and leave the window early.
+    // If the record used these words, its bytes would be added to the bucket of 0 and leave the
+    // window early.
     assert!(matches!(sensor.add_as_of(seen, 1, 30), Added::No));
     assert_eq!(sensor.record(1, 30), Ok(()));
     assert_eq!(sensor.snapshot(40).window_bytes, 1);
@@ -39,7 +40,8 @@ fn unpublished_words_are_never_used() {
 
 #[test]
 fn stalled_writers_delay_no_other_thread() {
-    /// `more` writers stall while they fill, one inside the other; the last one publishes.
+    /// `more` writers stall while they fill a slot, one inside the other; only the last writer
+    /// publishes.
     fn fill(published: &Published, more: u64) {
         let ((), seen) = published.read(|_| ());
         let replaced = published.try_replace(seen, |slot| {

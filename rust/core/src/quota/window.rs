@@ -2,7 +2,7 @@
 //! state.
 //!
 //! Buckets are numbered; `border(k)` is the total of all bytes at the start of bucket k. The ring
-//! holds the borders of the N live buckets and of the one that left last:
+//! holds the borders of the N live buckets and of the bucket that left the window last:
 //!
 //! ```text
 //! bytes of the window         total - border(sequence - N + 1)     N live buckets
@@ -10,10 +10,11 @@
 //! debt                        total - paid                         a bucket that leaks at the limit
 //! ```
 //!
-//! A window of N x W milliseconds that starts anywhere overlaps at most N + 1 buckets. A grant
-//! requires that these hold less than the limit, so the grants in any window sum to at most the
-//! limit plus one grant. It also requires that the debt is less than the limit: a grant larger than
-//! a whole window is not forgotten with the buckets but paid for at the rate of the limit.
+//! A window of N x W milliseconds that starts anywhere overlaps at most N + 1 buckets. Bytes are
+//! granted only if these buckets hold less than the limit, so the grants in any window sum to at
+//! most the limit plus one grant. Bytes are granted only if the debt is less than the limit, too.
+//! So a grant that is larger than a whole window still counts after its bucket has left the ring,
+//! until it is paid for at the rate of the limit.
 
 use super::FULL_WINDOW_BYTES;
 use super::state::{Head, NEVER_MS, Shape, State};
@@ -42,8 +43,8 @@ fn ring_index(shape: &Shape, sequence: u64) -> usize {
     (sequence % (shape.num_samples + 1)) as usize
 }
 
-/// Pays for granted and recorded bytes at the rate of the limit, bucket after bucket. Unused rate
-/// is not saved.
+/// Pays for granted and recorded bytes at the rate of the limit, for each of `buckets` buckets.
+/// Rate that is not used in a bucket is not saved.
 fn pay(shape: &Shape, head: &mut Head, buckets: u64, total: u64) {
     if buckets == 0 {
         return;
@@ -62,8 +63,8 @@ fn pay(shape: &Shape, head: &mut Head, buckets: u64, total: u64) {
     head.lowest_debt = head.lowest_debt.min((left / 1000) as u64);
 }
 
-/// Returns the milliseconds after `sensor_ms` until the window is within the limit if nothing more
-/// comes; 0 if it already is. `border(place)` reads the ring.
+/// Returns the milliseconds from `sensor_ms` until the window is within the limit if no more bytes
+/// are recorded, or 0 if it is within the limit now. `border` reads a word of the ring.
 pub(super) fn throttle_ms(
     shape: &Shape,
     head: &Head,
@@ -86,8 +87,8 @@ pub(super) fn throttle_ms(
     until(shape, head, buckets, sensor_ms)
 }
 
-/// Returns the milliseconds after `sensor_ms` until bytes may be granted if nothing else happens; 0
-/// is now. `border(place)` reads the ring.
+/// Returns the milliseconds from `sensor_ms` until bytes may be granted if no other call changes
+/// the state, or 0 if they may be granted now. `border` reads a word of the ring.
 pub(super) fn grant_wait_ms(
     shape: &Shape,
     head: &Head,
@@ -117,8 +118,8 @@ pub(super) fn grant_wait_ms(
     until(shape, head, buckets.min(u128::from(u64::MAX)) as u64, sensor_ms)
 }
 
-/// Returns the first number from `low` for which `holds` is true; it is then true for all larger
-/// ones. Returns `high` when it is false for all below.
+/// Returns the first number from `low` on for which `holds` is true, or `high` if `holds` is false
+/// for all numbers below `high`. `holds` must be true for all numbers after the first one.
 fn first(low: u64, high: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (low, high);
     while low < high {
@@ -161,8 +162,9 @@ pub(super) fn give_back(
         let border = &mut ring[ring_index(shape, sequence)];
         *border = border.wrapping_sub(unused);
     }
-    // The debt shrinks by the returned bytes, but by no more than its smallest value at any bucket
-    // start since then: rate that was paid with or was unused cannot be used again.
+    // The debt shrinks by the returned bytes, but by no more than the smallest debt at any bucket
+    // start since the grant. Rate that was used to pay, or that passed unused, cannot be used
+    // again.
     let less = if granted_in == head.sequence { unused } else { unused.min(head.lowest_debt) };
     let debt = total.wrapping_sub(head.paid).saturating_sub(less);
     if granted_in != head.sequence {

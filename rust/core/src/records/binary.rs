@@ -13,7 +13,7 @@ pub struct BinaryRows {
     pub offsets: Vec<i32>,
     /// A null has no bytes.
     pub data: Vec<u8>,
-    /// One bit per row, lowest first, 1 = not null; empty when nothing is null.
+    /// One bit per row, lowest bit first; 1 means not null. Empty when no row is null.
     pub validity: Vec<u8>,
 }
 
@@ -24,8 +24,8 @@ impl Default for BinaryRows {
 }
 
 impl BinaryRows {
-    /// Appends rows of a column whose views point into `bytes`. Returns `None` beyond 2^31 - 1
-    /// bytes, or if a view points elsewhere.
+    /// Appends rows of a column whose views point into `bytes`. Returns `None` if the rows have
+    /// more than 2^31 - 1 bytes or a view points elsewhere.
     pub(crate) fn extend(
         &mut self,
         column: &mut BinaryColumn,
@@ -42,8 +42,9 @@ impl BinaryRows {
         Some(())
     }
 
-    /// Does what [`Self::extend`] does for rows whose bytes lie in `data` itself, at or after
-    /// `end`, where the earlier rows end. Moves the bytes up to `end` and returns the new end.
+    /// Does the same as [`Self::extend`] for rows whose bytes are in `data` itself. The earlier
+    /// rows end at `end`, and the bytes of the new rows are at or after `end`. Moves these bytes to
+    /// `end` and returns the new end.
     pub(crate) fn extend_within(
         &mut self,
         column: &mut BinaryColumn,
@@ -109,23 +110,24 @@ fn append(view: u128, buffers: &[&[u8]], data: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Returns the start of each value when they are stored consecutively, and the end of the last one.
-/// Returns `None` beyond 2^31 - 1 bytes, the limit of Arrow's `binary`. A null has no bytes.
+/// Returns the start of each value in consecutive storage, and the end of the last value. Returns
+/// `None` if the values have more than 2^31 - 1 bytes, the limit of Arrow's `binary`. A null has no
+/// bytes.
 pub fn binary_offsets(views: &[u128]) -> Option<Vec<i32>> {
     let mut offsets = Vec::with_capacity(views.len() + 1);
     offsets.push(0);
     let mut end = 0u64;
     for &view in views {
         end += u64::from(view as u32);
-        // The cast truncates an end that does not fit; the last end detects that.
+        // The cast truncates an end that does not fit; the check of the last end detects that.
         offsets.push(end as i32);
     }
     i32::try_from(end).is_ok().then_some(offsets)
 }
 
-/// Returns the values one after the other, `size` bytes in total, in pooled memory, which is likely
-/// still cached. Returns `None` if a view points outside `buffers`, which the views of this crate
-/// never do.
+/// Returns the values one after the other, `size` bytes in total. The memory comes from `pool`,
+/// because pooled memory is likely still in the CPU cache. Returns `None` if a view points outside
+/// `buffers`, which the views of this crate never do.
 pub fn binary_data(
     views: &[u128],
     buffers: &[&[u8]],

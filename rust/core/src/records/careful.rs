@@ -1,4 +1,4 @@
-//! Parses any record of a v2 batch, with errors that name cause and position.
+//! Parses any record of a v2 batch. Errors name cause and position.
 
 use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind, Result};
@@ -7,7 +7,7 @@ use crate::records::columns::{BinaryColumn, HeaderColumns, NULL_VIEW, reserve_la
 use crate::records::stage::{Payload, too_many};
 use crate::varint::{read_varint, read_varlong};
 
-/// Headers so far; empty until a record has one.
+/// Headers of the records so far; empty until a record has a header.
 #[derive(Default)]
 pub(crate) struct HeaderRows {
     /// End of each row's headers, up to the last row with headers.
@@ -28,8 +28,9 @@ pub(crate) struct Record {
     pub(crate) next: usize,
 }
 
-/// Parses any record and returns an error that names what is wrong. Keeps its headers, unless its
-/// offset is not above `last_delta`. A timestamp beyond 64 bits wraps, as in Kafka.
+/// Parses any record. An error says what is wrong with the record. The headers of the record are
+/// kept, unless its offset delta is at most `last_delta`. A timestamp beyond 64 bits wraps, as in
+/// Kafka.
 #[cold]
 #[inline(never)]
 pub(crate) fn parse_record(
@@ -75,7 +76,7 @@ pub(crate) fn parse_record(
     Ok(Record { timestamp_delta, offset_delta, key, value, next: end })
 }
 
-/// Returns the error of a payload that the fast path did not refuse.
+/// Returns the error of a bad payload that the fast path did not refuse.
 #[cold]
 pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
     let mut at = payload.start;
@@ -180,8 +181,8 @@ impl HeaderRows {
         self.values.reserve(headers, pool);
     }
 
-    /// Appends all headers of a row; only values may be null. Appends nothing when there would be
-    /// too many.
+    /// Appends all headers of a row; only values may be null. If there would be too many headers,
+    /// returns `None` and appends nothing.
     #[inline]
     pub(crate) fn append_views(&mut self, row: usize, views: &[(u128, u128)]) -> Option<()> {
         let before = self.ends.last().copied().unwrap_or(0);

@@ -1,12 +1,13 @@
-//! Decoded records as columns. Keys, values and headers are Arrow binary views: rows of 16 bytes
-//! that hold short values themselves and point into a data buffer for longer ones.
+//! Decoded records as columns. Keys, values and headers are Arrow binary views. A view has 16
+//! bytes. It holds a short value itself, and for a longer value it points into a data buffer.
 //!
 //! ```text
 //! 0 length i32   4 the bytes, zero-filled, if length <= 12
 //!                4 first 4 bytes   8 data buffer i32   12 position in it i32, otherwise
 //! ```
 //! All values are little-endian; a null is 16 zero bytes. Data buffer 0 is the source itself; the
-//! others hold decompressed batches. Validity is Arrow's bitmap, lowest bit first, 1 = not null.
+//! other buffers hold decompressed batches. Validity is Arrow's bitmap: lowest bit first, 1 means
+//! not null.
 
 use crate::batch::columns::BatchColumns;
 use crate::memory::hints::{LARGE_PAGE_BYTES, prefer_large_pages};
@@ -16,11 +17,11 @@ use crate::segment::Stop;
 /// Longest value that a view stores inline.
 pub const INLINE_BYTES: usize = 12;
 
-/// Marks a null until rows become a column. No view has this length.
+/// Marks a null value until the rows become a column. No view has this length.
 pub(crate) const NULL_VIEW: u128 = u128::MAX;
 
-/// Calls `use_bytes` with the bytes of a view that is not null. Returns `None` if it points outside
-/// `buffers`, which the views of this crate never do.
+/// Calls `use_bytes` with the bytes of a view that is not null. Returns `None` if the view points
+/// outside `buffers`, which the views of this crate never do.
 pub fn with_view<R>(
     view: u128,
     buffers: &[&[u8]],
@@ -34,7 +35,7 @@ pub fn with_view<R>(
     buffers.get(word(64))?.get(word(96)..)?.get(..length).map(use_bytes)
 }
 
-/// Returns the data buffer that a view points into, `None` for an inline value.
+/// Returns the number of the data buffer that a view points into, or `None` for an inline value.
 pub fn buffer_of(view: u128) -> Option<usize> {
     (view as u32 as usize > INLINE_BYTES).then_some((view >> 64) as u32 as usize)
 }
@@ -43,10 +44,10 @@ pub fn buffer_of(view: u128) -> Option<usize> {
 #[derive(Debug, Default)]
 pub(crate) struct BinaryColumn {
     views: Vec<u128>,
-    /// Bitmap, kept from the first null on.
+    /// Bitmap; it is built only when a row is null.
     validity: Vec<u8>,
     null_count: usize,
-    /// Number of nulls before the first value. They take no memory until then.
+    /// Number of nulls before the first value. These nulls take no memory until a value follows.
     leading_nulls: usize,
     /// Memory for the rows after the first value.
     prepared: Vec<u128>,
@@ -59,7 +60,7 @@ pub(crate) struct BinaryColumn {
 pub struct BinaryParts {
     /// One view per row.
     pub views: Vec<u128>,
-    /// One bit per row; `None` without nulls.
+    /// One bit per row; `None` if no row is null.
     pub validity: Option<Vec<u8>>,
     /// Number of nulls.
     pub null_count: usize,
@@ -79,7 +80,7 @@ impl BinaryColumn {
         self.views.len().max(self.leading_nulls)
     }
 
-    /// Reserves memory, at once or when the first value arrives.
+    /// Reserves memory now, or if there is no value yet, when the first value is appended.
     pub(crate) fn reserve(&mut self, rows: usize, pool: &mut VectorPool) {
         if !self.views.is_empty() {
             return reserve(&mut self.views, rows, pool);
@@ -91,7 +92,7 @@ impl BinaryColumn {
         }
     }
 
-    /// Appends rows. `may_be_null` says whether nulls are possible.
+    /// Appends rows. If `may_be_null` is false, no view is null.
     pub(crate) fn append(&mut self, views: &[u128], may_be_null: bool) {
         let is_null = |view: &&u128| **view == NULL_VIEW;
         let nulls = if may_be_null { views.iter().filter(is_null).count() } else { 0 };
@@ -147,8 +148,8 @@ impl BinaryColumn {
     pub(crate) fn set_null(&mut self, row: usize) {
         let bytes = self.views.len().div_ceil(8);
         if self.validity.len() < bytes {
-            // Earlier rows without a bit are not null. Unused bits are set here and cleared at the
-            // end.
+            // Earlier rows that have no bit yet are not null. Unused bits are set here, and
+            // `finish` clears them.
             self.validity.resize(bytes, 0xff);
         }
         self.views[row] = 0;
@@ -156,7 +157,7 @@ impl BinaryColumn {
         self.null_count += 1;
     }
 
-    /// Returns the views of all rows and the bitmap. Rows past the bitmap's end are not null.
+    /// Returns the views of all rows, and the bitmap. Rows past the end of the bitmap are not null.
     pub(crate) fn parts(&mut self) -> (&[u128], &[u8]) {
         if self.views.is_empty() {
             self.materialise();
@@ -194,7 +195,7 @@ impl BinaryColumn {
     }
 }
 
-/// Reserves memory for `rows` more, pooled memory if possible.
+/// Reserves memory for `rows` more rows, from the pool if possible.
 pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, pool: &mut VectorPool) {
     if column.capacity() - column.len() >= rows {
         return;
@@ -207,7 +208,7 @@ pub(crate) fn reserve<T: Item + Copy>(column: &mut Vec<T>, rows: usize, pool: &m
     reserve_large(column, rows);
 }
 
-/// Reserves memory for `rows` more; large columns get whole large pages.
+/// Reserves memory for `rows` more rows. Large columns get whole large pages.
 pub(crate) fn reserve_large<T>(column: &mut Vec<T>, rows: usize) {
     let row_bytes = size_of::<T>();
     let bytes = (column.len() + rows).saturating_mul(row_bytes);
@@ -222,8 +223,8 @@ pub(crate) fn reserve_large<T>(column: &mut Vec<T>, rows: usize) {
 /// The headers of all records: a list per record.
 #[derive(Debug, Default)]
 pub struct HeaderColumns {
-    /// Start of each record's headers in the two columns below, and the end of the last one's;
-    /// `None` when no record has headers.
+    /// Start of each record's headers in the two columns below, and the end of the last record's
+    /// headers. `None` if no record has headers.
     pub list_offsets: Option<Vec<i32>>,
     /// Header keys, never null.
     pub keys: BinaryParts,
@@ -250,7 +251,7 @@ pub struct Records {
     pub batch_starts: Vec<i64>,
     /// Data buffers 1 and up.
     pub opened: Vec<Vec<u8>>,
-    /// Where and why the decode ended: at the end, or at a torn or zero tail.
+    /// Where and why the decode ended.
     pub stop: Stop,
 }
 

@@ -1,9 +1,9 @@
-//! Decodes the records of a range of batches into columns. Uncompressed records are not copied:
+//! Decodes the records of a range of batches into columns. Uncompressed records are not copied;
 //! views of keys and values point into the source.
 //!
 //! Each batch is checked as in a scan and then decoded. Any deviation from the format is an error
-//! with its byte position. Only a tail that is cut off or all zeros is not an error: the decode
-//! ends before it and reports it.
+//! with its byte position. Only a tail that is cut off or is all zeros is not an error. The decode
+//! then ends before the tail and reports it.
 
 pub mod binary;
 pub(crate) mod careful;
@@ -29,13 +29,14 @@ use crate::records::rows::Rows;
 use crate::records::stage::Payload;
 use crate::segment::{self, Stop, StopReason};
 
-/// The columns of one batch may take this many times the memory of its decompressed bytes: a header
-/// of two bytes becomes two views.
+/// The columns of one batch may take this many times `max_decompressed_bytes`, because a header of
+/// two bytes becomes two views.
 const COLUMNS_RATIO: usize = 2;
-/// The columns of one batch may always take this much.
+/// The columns of one batch may always take this much memory.
 const MIN_COLUMNS_BYTES: usize = 1 << 20;
 
-/// Size of the data buffers for decompressed batches. Large allocations are the cheapest per byte.
+/// Size of the data buffers for decompressed batches. The larger an allocation, the less it costs
+/// per byte.
 const OPENED_BYTES: usize = 64 << 20;
 
 /// Settings of a decode.
@@ -47,7 +48,8 @@ pub struct DecodeOptions {
     pub include_control: bool,
     /// Largest decompressed size of one batch.
     pub max_decompressed_bytes: usize,
-    /// Stop before the next batch when decompressed batches and columns take this much memory.
+    /// The decode stops before the next batch when decompressed batches and columns take this much
+    /// memory.
     pub budget_bytes: usize,
 }
 
@@ -72,13 +74,13 @@ pub fn decode_records(
     decode_records_into(data, first_position, options, &mut VectorPool::default())
 }
 
-/// Checks the batches of `data` like [`decode_records`], one at a time in memory, and drops their
-/// records.
+/// Checks the batches of `data` like [`decode_records`], but holds only one batch in memory at a
+/// time and drops its records.
 pub fn check_records(data: &[u8], first_position: u64, options: &DecodeOptions) -> Result<Records> {
     decode(data, first_position, options, &mut VectorPool::default(), true)
 }
 
-/// Decodes like [`decode_records`], into memory from `pool` where possible.
+/// Decodes like [`decode_records`], but takes memory from `pool` if possible.
 pub fn decode_records_into(
     data: &[u8],
     first_position: u64,
@@ -179,7 +181,7 @@ impl<'a> Decoder<'a> {
         self.rows.size_bytes() + self.opened_bytes as usize
     }
 
-    /// Decodes the batch at `at`, or returns why there is none.
+    /// Decodes the batch at `at`, or returns why no batch can be decoded there.
     fn next_batch(&mut self, at: usize) -> Result<Next> {
         let rest = &self.data[at..];
         let position = self.first_position + at as u64;
@@ -230,22 +232,23 @@ impl<'a> Decoder<'a> {
         Ok(header)
     }
 
-    /// Reserves memory for the rest of the rows, within the budget, on the assumption that the rest
-    /// resembles the first `taken` bytes. Growing step by step would move the columns many times.
-    /// Unused memory costs nothing, but an estimate from few bytes is kept small.
+    /// Reserves memory for the rest of the rows, within the budget. The estimate assumes that the
+    /// rest resembles the first `taken` bytes. If the columns grew step by step, they would be
+    /// moved many times. Memory that stays unused costs nothing, but an estimate from few bytes is
+    /// kept small.
     fn reserve_rest(&mut self, taken: usize) {
         const MAX_ROWS: usize = 16 << 20;
         let (rows, used) = (self.rows.len(), self.used_bytes());
         let budget = self.options.budget_bytes;
         if used / 2 > budget {
-            // This batch took far more than usual; pooled memory would come on top of it.
+            // This batch took much more memory than usual, and pooled memory would add to that.
             self.pool.clear();
         }
         let has_room = self.rows.is_check || self.rows.capacity() > rows + rows / 64;
         if has_room || taken == self.data.len() || used >= budget {
             return;
         }
-        // Bytes that fit the budget, if they resemble those before.
+        // Number of further bytes that fit the budget, if they resemble the bytes before.
         let fitting = taken as u128 * (budget - used) as u128 / used.max(1) as u128;
         let left = ((self.data.len() - taken) as u128).min(fitting);
         let more = (rows as u128 * left / taken as u128) as usize;
@@ -287,7 +290,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// Decompresses a payload that ends `left` bytes before the source does.
+    /// Decompresses a payload that ends `left` bytes before the end of the source.
     fn open(&mut self, codec: Codec, magic: i8, compressed: &[u8], left: usize) -> Result<()> {
         let limit = self.options.max_decompressed_bytes.min(MAX_BUFFER_BYTES);
         if self.rows.is_check {
@@ -297,7 +300,7 @@ impl<'a> Decoder<'a> {
         let size = compressed.len();
         let planned = match self.compressed_bytes {
             0 => size.saturating_mul(USUAL_RATIO),
-            // The average of the batches so far, and a little more.
+            // Assume the average ratio of the batches so far, and a little more.
             before => {
                 let rest = (size + left) as u128 * self.opened_bytes / before;
                 let left = self.options.budget_bytes.saturating_sub(self.used_bytes());
@@ -312,7 +315,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Appends the message at `at`, or the messages in the wrapper at `at`. Error positions count
-    /// from there.
+    /// from `at`.
     fn message(&mut self, at: usize, size: usize) -> Result<BatchHeader> {
         let source = self.data;
         let data = &source[at..at + size];
@@ -374,7 +377,7 @@ fn last_payload(open: &Output) -> Payload<'_> {
     }
 }
 
-/// Turns a torn or zero tail, which is no error, into its `Stop`.
+/// Returns `stop` if it is the end or a torn or zero tail; any other stop becomes an error.
 fn accept_tail(stop: Stop) -> Result<Stop> {
     let kind = match stop.reason {
         StopReason::End | StopReason::TornTail | StopReason::ZeroTail => return Ok(stop),

@@ -1,6 +1,6 @@
-//! The fast path for usual records: few or no headers, deltas of at most three bytes and lengths of
-//! at most two. It refuses everything else without an error; [`crate::records::careful`] then
-//! parses it.
+//! The fast path for usual records. A usual record has few or no headers, deltas of at most three
+//! bytes and lengths of at most two bytes. The fast path refuses any other record without an error,
+//! and [`crate::records::careful`] then parses that record.
 
 use crate::memory::hints::prefetch;
 use crate::records::careful::HeaderRows;
@@ -29,8 +29,9 @@ const INLINE_MASKS: [(u32, u64); 16] = {
     masks
 };
 
-/// Stages records up to row `end` of the stage, while they have no headers, lengths of at most two
-/// bytes, deltas of at most three, and end well before the window.
+/// Stages records up to row `end` of the stage. It stops at a record that has headers, a length of
+/// more than two bytes or a delta of more than three, or that ends too close to the end of the
+/// window.
 #[inline(never)]
 pub(crate) fn quick_rows<const EVERY_LINE: bool>(
     window: &[u8],
@@ -70,7 +71,7 @@ fn bytes_at<const SIZE: usize>(window: &[u8], at: u32) -> Option<&[u8; SIZE]> {
     window.get(at as usize..at as usize + SIZE)?.first_chunk()
 }
 
-/// Does what [`quick_rows`] does for records with few or no headers.
+/// Does the same as [`quick_rows`], also for records with a few headers.
 #[inline(never)]
 pub(crate) fn quick_rows_with_headers(
     payload: (&[u8], u32),
@@ -103,7 +104,8 @@ pub(crate) fn quick_rows_with_headers(
     walk.at = at as usize;
 }
 
-/// Appends the headers from `at` to exactly `end`, or returns `None`.
+/// Appends the headers that start at `at`. Returns `None` if they do not end exactly at `end` or
+/// are not usual.
 #[inline(always)]
 fn quick_headers(
     window: &[u8],
@@ -119,7 +121,7 @@ fn quick_headers(
         return (at == end).then_some(());
     }
     let mut views = [(0, 0); MAX_QUICK_HEADERS];
-    // An odd zig-zag is negative, and 0x80 starts a longer number.
+    // An odd zig-zag number is negative, and 0x80 starts a longer number.
     let views = views.get_mut(..usize::from(count / 2)).filter(|_| count & 0x81 == 0)?;
     let (mut null_key, mut null_value) = (false, false);
     for (key, value) in views.iter_mut() {
@@ -132,8 +134,8 @@ fn quick_headers(
     headers.append_views(row, views)
 }
 
-/// Stages the record at `start` and returns the position of the next one. On failure, the next
-/// record overwrites what was staged.
+/// Stages the record at `start` and returns the position of the next record. On failure, the next
+/// record overwrites the staged values.
 #[inline(always)]
 fn quick(
     window: &[u8],
@@ -163,7 +165,7 @@ fn quick_fields(
     last_delta: i64,
 ) -> Option<(u32, u32, i64)> {
     let word = u64::from_le_bytes(*bytes_at(window, start)?);
-    // Starts at the attributes byte, which is unused.
+    // `rest` starts at the attributes byte, which is unused.
     let (length, at, rest) = if word & 0x80 == 0 {
         (word & 0x7f, start.wrapping_add(1), word >> 8)
     } else if word & 0x8000 == 0 {
@@ -173,7 +175,7 @@ fn quick_fields(
     };
     let (timestamp_delta, offset_delta, size) = deltas(rest)?;
     let end = at.wrapping_add((length >> 1) as u32);
-    // Non-negative numbers have an even zig-zag.
+    // The zig-zag encoding of a non-negative number is even.
     if (length | offset_delta) & 1 != 0 || end as usize + WINDOW_BYTES > window.len() {
         return None;
     }
@@ -190,11 +192,11 @@ fn quick_fields(
     Some((at, end, offset_delta))
 }
 
-/// Returns both deltas of a record, still zig-zag encoded, and the bytes from the attributes byte
-/// to their end.
+/// Returns both deltas of a record, still zig-zag encoded, and the number of bytes from the
+/// attributes byte to the end of the deltas.
 #[inline(always)]
 fn deltas(rest: u64) -> Option<(u64, u64, u32)> {
-    // Bytes after the attributes that are not the last byte of their number.
+    // The mask shows which bytes after the attributes are not the last byte of their number.
     match rest & 0x8080_8000 {
         0 | 0x8000_0000 => Some((rest >> 8 & 0x7f, rest >> 16 & 0x7f, 3)),
         0x80_0000 => Some((rest >> 8 & 0x7f, rest >> 16 & 0x7f | rest >> 17 & 0x3f80, 4)),
@@ -219,8 +221,8 @@ fn longer_deltas(rest: u64) -> Option<(u64, u64, u32)> {
     Some((timestamp_delta, offset_delta, 1 + first + second))
 }
 
-/// Stages the nullable field at `at` and returns its end, which is unchecked: the caller compares
-/// the end of the last field with that of the record.
+/// Stages the nullable field at `at` and returns its end. The end is unchecked, so the caller
+/// compares the end of the last field with the end of the record.
 #[inline(always)]
 fn quick_field(
     window: &[u8],

@@ -1,25 +1,26 @@
-//! Row columns of a table besides the record: the fields of the record's batch, repeated for each
-//! record, and the timestamp in microseconds, as in Arrow and Spark.
+//! Columns of table rows in addition to the record itself: the fields of the record's batch,
+//! repeated for each record, and the timestamp in microseconds, as in Arrow and Spark.
 
 use crate::batch::header::{BatchHeader, LOG_APPEND_TIME};
 
-/// Largest time in ms that fits into microseconds. The smallest is its negative.
+/// Largest time in ms that can be expressed in microseconds. The smallest time is the negative of
+/// it.
 const MAX_MS: i64 = i64::MAX / 1000;
 
-/// Batch fields that rows repeat; all have the same length.
+/// Batch fields that rows repeat. All columns have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchFields<'a> {
     /// Format version.
     pub magic: &'a [i8],
     /// Codec and flags.
     pub attributes: &'a [i16],
-    /// Leader epoch, -1 unknown.
+    /// Leader epoch; -1 means unknown.
     pub leader_epoch: &'a [i32],
-    /// Producer id, -1 none.
+    /// Producer id; -1 means none.
     pub producer_id: &'a [i64],
-    /// Producer epoch, -1 none.
+    /// Producer epoch; -1 means none.
     pub producer_epoch: &'a [i16],
-    /// Sequence of the first record, -1 none.
+    /// Sequence of the first record; -1 means none.
     pub base_sequence: &'a [i32],
 }
 
@@ -52,7 +53,7 @@ pub struct RowColumns {
 }
 
 impl RowColumns {
-    /// Builds the columns of rows with these timestamps; rows `starts[i]` to `starts[i + 1]` belong
+    /// Builds the columns of rows with these timestamps. Rows `starts[i]` to `starts[i + 1]` belong
     /// to batch i. Returns `None` unless every row has a batch and every batch has its fields.
     pub fn of(batches: BatchFields<'_>, starts: &[i64], timestamp_ms: &[i64]) -> Option<Self> {
         let counts = counts(starts, timestamp_ms.len())?;
@@ -87,7 +88,7 @@ fn microseconds(ms: i64) -> i64 {
     ms.clamp(-MAX_MS, MAX_MS) * 1000
 }
 
-/// Returns the number of rows of each batch, `None` unless they sum to `rows`.
+/// Returns the number of rows of each batch, or `None` if the numbers do not sum to `rows`.
 fn counts(starts: &[i64], rows: usize) -> Option<Vec<usize>> {
     let (&first, &last) = (starts.first()?, starts.last()?);
     if first != 0 || usize::try_from(last) != Ok(rows) {

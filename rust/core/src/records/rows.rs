@@ -1,5 +1,5 @@
-//! Puts the records of one payload after the other into columns (formats section 2.1): the fast
-//! path as far as it goes, the slow path for the rest and for errors.
+//! Puts the records of payloads into columns. The fast path handles usual records; the slow path
+//! handles all other records and finds errors.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub(crate) struct Rows {
     pub(crate) headers: HeaderRows,
     /// Largest memory of the columns.
     pub(crate) limit_bytes: Option<usize>,
-    /// Check rows without keeping them.
+    /// True if rows are checked but not kept.
     pub(crate) is_check: bool,
     /// Memory that dropped rows would have taken.
     dropped_bytes: usize,
@@ -51,7 +51,7 @@ impl Rows {
         self.dropped_bytes + self.len() * ROW_BYTES + views * size_of::<u128>()
     }
 
-    /// Refuses more rows when the memory limit is reached. `position` is the position of their
+    /// Refuses more rows when the memory limit is reached. `position` is the position of the
     /// payload.
     fn check_limit(&mut self, position: usize) -> Result<()> {
         let Some(limit) = self.limit_bytes else {
@@ -100,7 +100,7 @@ impl Rows {
             return Err(bad(walk.at, "nothing after the last record", found));
         }
         if walk.last_delta > header.last_offset_delta.into() {
-            // Deltas ascend, so one check per batch is enough; now find the record.
+            // Deltas ascend, so one check per batch is enough. Now find the record with the error.
             return Err(find_fault(payload, header));
         }
         Ok(())
@@ -123,8 +123,8 @@ impl Rows {
         }
     }
 
-    /// Fills the stage up to row `end`, with deltas for offsets and timestamps. Each skipped record
-    /// lowers `end` by one.
+    /// Fills the stage up to row `end`. Offsets and timestamps are still deltas. Each skipped
+    /// record lowers `end` by one.
     fn fill(
         &mut self,
         payload: &Payload<'_>,
@@ -169,7 +169,7 @@ impl Rows {
         let (before, first_row) = (stage.filled, self.offset.len());
         let payload = (window, buffer);
         quick_rows_with_headers(payload, stage, first_row, &mut self.headers, end, walk);
-        // If one record has headers, the others usually have some, too.
+        // If one record has headers, the other records usually have headers, too.
         walk.has_headers = stage.filled > before;
         stage.filled == end
     }

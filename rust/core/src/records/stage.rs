@@ -1,13 +1,14 @@
-//! The walk over a payload and the block of rows that it fills next.
+//! The state of a walk over a payload, and the block of rows that the walk fills.
 
 use crate::batch::header::BatchHeader;
 use crate::error::{Error, ErrorKind};
 use crate::records::columns::NULL_VIEW;
 
-/// Rows that are collected before they are copied as a block: large copies avoid reading the
-/// target.
+/// Number of rows that are collected before they are copied as a block. A large copy does not have
+/// to read its target.
 pub(crate) const BLOCK_ROWS: usize = 1024;
-/// Limits of the prefetch distance: beyond the hardware prefetcher, within the core's cache.
+/// Limits of the prefetch distance. It must exceed the distance of the hardware prefetcher and fit
+/// the core's cache.
 const MIN_AHEAD_BYTES: usize = 4 << 10;
 const MAX_AHEAD_BYTES: usize = 64 << 10;
 
@@ -27,8 +28,8 @@ pub(crate) struct Payload<'a> {
 }
 
 impl Payload<'_> {
-    /// Returns the view of `length` bytes at `at`. The caller has checked that they lie in the
-    /// payload.
+    /// Returns the view of `length` bytes at `at`. The caller has checked that these bytes are in
+    /// the payload.
     #[inline]
     pub(crate) fn view(&self, at: usize, length: usize) -> u128 {
         let value = self.bytes.get(at..).and_then(|rest| rest.get(..length)).unwrap_or_default();
@@ -49,8 +50,8 @@ impl Payload<'_> {
     }
 }
 
-/// A block of rows that is copied at once. Its size is known to the compiler, and its stores stay
-/// in the first-level cache.
+/// A block of rows that is copied at once. The compiler knows its size, and it fits the first-level
+/// cache.
 pub(crate) struct Stage {
     pub(crate) offset: [i64; BLOCK_ROWS],
     pub(crate) timestamp_ms: [i64; BLOCK_ROWS],
@@ -82,16 +83,17 @@ pub(crate) struct Walk {
     pub(crate) last_delta: i64,
     /// Prefetch distance.
     pub(crate) ahead: usize,
-    /// Prefetch every line, not only those that the decode reads.
+    /// Whether every line is prefetched, not only the lines that the decode reads.
     pub(crate) every_line: bool,
-    /// The last records had headers.
+    /// Whether the last records had headers.
     pub(crate) has_headers: bool,
 }
 
 impl Walk {
     pub(crate) fn new(payload: &Payload<'_>) -> Self {
         let size = payload.end - payload.start;
-        // Prefetch one batch ahead if it fits the cache, so that its checksum finds it there.
+        // Prefetch one batch ahead if a batch fits the cache, so that the next batch is in the
+        // cache when its checksum is computed.
         let fits = size <= MAX_AHEAD_BYTES;
         Self {
             at: payload.start,

@@ -1,9 +1,9 @@
 //! Decodes table rows directly from a segment file.
 //!
-//! The file is read, checked and decoded in parts that fit a core's cache, into the memory of the
-//! values themselves. Bytes therefore cross the memory bus once in each direction. This fast path
-//! covers whole, uncompressed batches of magic 2 in order. At anything else the rows end, and
-//! [`crate::records`] continues.
+//! The file is read, checked and decoded in parts that fit a core's cache. The parts are read
+//! directly into the memory that will hold the values, so bytes cross the memory bus once in each
+//! direction. This fast path covers whole, uncompressed batches of magic 2 in ascending order. The
+//! rows end at any other batch, and [`crate::records`] continues there.
 
 use crate::batch::header::{
     BatchHeader, CRC_START, Codec, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END, be_i32,
@@ -19,9 +19,9 @@ use crate::records::stage::Payload;
 use crate::segment::{StopReason, frame_slice};
 use crate::source::SegmentFile;
 
-/// A quarter of the second-level cache of common cores.
+/// Size of a part: a quarter of the second-level cache of common cores.
 const PIECE_BYTES: usize = 128 << 10;
-/// Bytes after a record that the decoder may read.
+/// Number of bytes after a record that the decoder may read.
 const BEHIND_BYTES: usize = 64;
 
 /// Which rows to decode.
@@ -33,7 +33,7 @@ pub struct Wanted {
     pub size_bytes: usize,
     /// Largest number of rows.
     pub rows: usize,
-    /// Offsets of the rows. Later batches are not read.
+    /// Offsets of the rows. Batches after this range are not read.
     pub offsets: std::ops::Range<i64>,
     /// Valid batch offsets. Other batches are left to the slow path.
     pub batch_offsets: std::ops::Range<i64>,
@@ -56,14 +56,14 @@ pub struct TableRows {
     pub values: BinaryRows,
     /// Position of the first batch that was not read.
     pub stop_position: u64,
-    /// Smallest offset that this batch may have.
+    /// Smallest offset that the batch at `stop_position` may have.
     pub next_offset: i64,
-    /// True when the slow path has to continue at `stop_position`, or the file ends there.
+    /// True when the slow path has to continue at `stop_position`, or when the file ends there.
     pub is_last: bool,
 }
 
-/// Decodes the rows of batches from a position on. Its only error is
-/// [`crate::error::ErrorKind::Io`], when the file cannot be read.
+/// Decodes the rows of batches from a position on. The only error is
+/// [`crate::error::ErrorKind::Io`], which means that the file cannot be read.
 pub fn read_rows(file: &SegmentFile, wanted: &Wanted, pool: &mut VectorPool) -> Result<TableRows> {
     let mut window = Window::new(file, wanted, pool);
     let mut rows = Rows::default();
@@ -71,7 +71,7 @@ pub fn read_rows(file: &SegmentFile, wanted: &Wanted, pool: &mut VectorPool) -> 
     while table.next_offset < wanted.offsets.end {
         let (size, header) = match window.next_batch(&table, wanted)? {
             Next::Batch(size, header) => (size, header),
-            // A batch that does not fit even alone is left to the slow path.
+            // The slow path handles a batch that does not fit even alone.
             Next::NoRoom => {
                 table.is_last = window.position == wanted.position;
                 break;
@@ -111,8 +111,8 @@ enum Next {
     Unusual,
 }
 
-/// The memory in which values are built. File bytes are read behind the finished values, then their
-/// values are moved up to them.
+/// The memory in which values are built. File bytes are read into the memory after the finished
+/// values. The values in these bytes are then moved next to the finished values.
 ///
 /// ```text
 /// values | free | batches that were read | unused
@@ -120,7 +120,7 @@ enum Next {
 /// ```
 struct Window<'f> {
     file: &'f SegmentFile,
-    /// Values never take more bytes than their batches, so all of them fit.
+    /// Values never take more bytes than their batches, so all values fit.
     data: Vec<u8>,
     kept: usize,
     at: usize,
@@ -144,7 +144,7 @@ impl<'f> Window<'f> {
         Self { file, data, kept: 0, at: 0, filled: 0, position, end }
     }
 
-    /// Returns the current batch, all of which is then in memory.
+    /// Returns the current batch after reading all of it into memory.
     fn next_batch(&mut self, table: &TableRows, wanted: &Wanted) -> Result<Next> {
         loop {
             let rest = &self.data[self.at..self.filled];
@@ -165,8 +165,8 @@ impl<'f> Window<'f> {
         }
     }
 
-    /// Moves the unread bytes up to the values and reads at least `size` bytes of a batch. Returns
-    /// false when the file has fewer.
+    /// Moves the bytes that were not decoded next to the values, and reads on until at least `size`
+    /// bytes of a batch are in memory. Returns false when the file has fewer bytes.
     fn read_more(&mut self, size: usize) -> Result<bool> {
         self.data.copy_within(self.at..self.filled, self.kept);
         self.filled -= self.at - self.kept;

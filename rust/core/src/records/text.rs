@@ -1,22 +1,23 @@
 //! Formats records as text by a template of tokens like kcat's. A JSON line is one such template.
 //!
-//! Many records go into one buffer. JSON text cannot contain bytes that are not UTF-8: they become
-//! an object `{"base64":"..."}` instead of a string.
+//! Many records go into one buffer. JSON text must be UTF-8, so other bytes become an object
+//! `{"base64":"..."}` instead of a string.
 
 use crate::records::columns::with_view;
 
-/// Number of bytes of a JSON string that are escaped together, and the largest escape of one byte.
+/// Number of bytes of a JSON string that are escaped together, and the size of the longest escape
+/// of one byte.
 const RUN_BYTES: usize = 128;
 const ESCAPE_BYTES: usize = 6;
 const WORD_BYTES: usize = 8;
 const HEX: &[u8; 16] = b"0123456789abcdef";
 const BASE64: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Buffer for one escaped block; a word may reach past the last escape.
+/// Buffer for one escaped block. It has space for a word that is written after the last escape.
 type Run = [u8; RUN_BYTES * ESCAPE_BYTES + WORD_BYTES];
 const EMPTY_RUN: Run = [0; RUN_BYTES * ESCAPE_BYTES + WORD_BYTES];
 
-/// Part of a template. Null prints no bytes and has size -1.
+/// Part of a template. A null value prints no bytes and has size -1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
     /// Constant bytes.
@@ -48,7 +49,7 @@ pub enum Token {
 }
 
 impl Token {
-    /// Returns the token with this name in a template, `None` for an unknown name.
+    /// Returns the token with this name in a template, or `None` for an unknown name.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "value" => Self::Value,
@@ -73,7 +74,7 @@ impl Token {
 pub struct Strings<'a> {
     /// A view for each row, as in [`crate::records::columns`].
     pub views: &'a [u128],
-    /// One bit per row, lowest first, 1 = not null; `None` without nulls.
+    /// One bit per row, lowest bit first; 1 means not null. `None` if no row is null.
     pub validity: Option<&'a [u8]>,
 }
 
@@ -103,13 +104,14 @@ pub struct TextRows<'a> {
     pub offset: &'a [i64],
     /// Timestamp of each record.
     pub timestamp_ms: &'a [i64],
-    /// Keys. The first record is row `first_string` of the keys and of the values.
+    /// Keys.
     pub keys: Strings<'a>,
     /// Values.
     pub values: Strings<'a>,
     /// Row of the first record in `keys` and `values`.
     pub first_string: usize,
-    /// Start of each record's headers, and the end of the last one's; `None` without headers.
+    /// Start of each record's headers, and the end of the last record's headers. `None` if no
+    /// record has headers.
     pub header_ends: Option<&'a [i32]>,
     /// Names of headers.
     pub header_keys: Strings<'a>,
@@ -124,8 +126,8 @@ pub struct TextRows<'a> {
 }
 
 impl TextRows<'_> {
-    /// Appends records from row `first` on to `out`, at least one, until `out` reaches
-    /// `limit_bytes`. Returns the next row, or `None` when columns contradict each other, which the
+    /// Appends records from row `first` on to `out` until `out` reaches `limit_bytes`, but at least
+    /// one record. Returns the next row, or `None` when columns contradict each other, which the
     /// columns of this crate never do.
     pub fn append(
         &self,
@@ -287,7 +289,7 @@ fn escape(text: &[u8], run: &mut Run) -> usize {
     let (mut read, mut written) = (0, 0);
     while let Some(&word) = text[read..].first_chunk::<WORD_BYTES>() {
         let Some(place) = run[written..].first_chunk_mut::<WORD_BYTES>() else { break };
-        // The word may include a byte to be escaped; the escape overwrites it.
+        // The word may include a byte that has to be escaped; the escape then overwrites this byte.
         *place = word;
         let plain = plain_bytes(u64::from_le_bytes(word));
         read += plain;
@@ -308,7 +310,7 @@ fn escape(text: &[u8], run: &mut Run) -> usize {
     written
 }
 
-/// Returns the number of bytes of a word, lowest first, before the first one that JSON escapes.
+/// Returns how many bytes of a word, from the lowest on, precede the first byte that JSON escapes.
 #[inline(always)]
 fn plain_bytes(word: u64) -> usize {
     const ONES: u64 = u64::MAX / 255;

@@ -1,4 +1,4 @@
-//! What a broker writes into validated batches before it appends them to a log.
+//! Writes into validated batches the values that a broker sets before it appends them to a log.
 
 use crate::batch::header::{
     BatchHeader, CRC_START, HEADER_SIZE, LOG_APPEND_TIME, LOG_OVERHEAD, MAGIC_END,
@@ -15,13 +15,13 @@ pub struct Assigned<'a> {
     pub leader_epoch: i32,
     /// Largest timestamp of each batch, or the append time.
     pub max_timestamps_ms: &'a [i64],
-    /// Whether these are append times, which then hold for every record.
+    /// True if `max_timestamps_ms` are append times, which are then the timestamps of all records.
     pub log_append_time: bool,
 }
 
 /// Writes the assigned values into the batches of `data`, which were validated before, and returns
-/// the offset after the last one. The CRC changes only with the timestamps: offset and leader epoch
-/// lie outside it.
+/// the offset after the last record. The CRC changes only if a timestamp changes, because it does
+/// not cover offset and leader epoch.
 pub fn assign(data: &mut [u8], assigned: &Assigned<'_>) -> Result<i64> {
     let mut next_offset = assigned.base_offset;
     let mut position = 0;

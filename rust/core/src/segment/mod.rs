@@ -1,10 +1,10 @@
-//! Scans a log segment batch by batch and returns why the scan ended.
+//! Scans a log segment batch by batch and returns the reason why the scan ended.
 //!
 //! A slice is scanned in place. A file is read by `pread` in blocks that fit a core's second-level
-//! cache. The CRC of a batch that crosses a block border continues in the next block, so each byte
-//! is read once and never moved, and a segment of any size takes one block of memory. If no CRC is
-//! checked, only the header of a large batch is read, while small batches are read whole. Reading
-//! never writes and never panics.
+//! cache. If a batch crosses a block border, the computation of its CRC continues in the next
+//! block. So each byte is read once and never moved, and a scan takes one block of memory for a
+//! segment of any size. If no CRC is checked, only the header of a large batch is read, while small
+//! batches are read whole. Reading never writes and never panics.
 
 pub mod append;
 pub mod peek;
@@ -32,21 +32,21 @@ const HEADER_READ_BYTES: usize = 256;
 /// A scan of headers skips the bodies of batches of at least this size.
 const SKIP_BATCH_BYTES: u64 = 4096;
 /// The checksum of a batch of at least this size is joined to the checksum of the range. The bytes
-/// of a smaller batch are hashed once more, because that is faster.
+/// of a smaller batch are hashed a second time, because that is faster.
 const JOINED_BATCH_BYTES: u64 = 4096;
 /// The largest batch that is read into memory as a whole: control batches and legacy messages.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
-/// Decompressed bytes of a legacy message set that a scan opens in its own memory.
+/// Largest decompressed size of a legacy message set that a scan opens in its own memory.
 const MAX_SET_BYTES: usize = 64 << 20;
-/// Decompressed bytes of a larger legacy message set; see [`LARGE_SET`].
+/// Largest decompressed size of any legacy message set; see [`LARGE_SET`].
 const MAX_LARGE_SET_BYTES: usize = 128 << 20;
-/// Held while a scan opens a message set of more than [`MAX_SET_BYTES`]. A process opens one such
-/// set at a time, so parallel scans need no more memory for them than one scan.
+/// A scan holds this lock while it opens a message set of more than [`MAX_SET_BYTES`]. A process
+/// opens one such set at a time, so parallel scans need no more memory for them than one scan.
 static LARGE_SET: Mutex<()> = Mutex::new(());
 /// Upper limit on the number of batches for which memory is reserved at the start. That number is
 /// estimated from the size of the first batch, and the other batches may be larger.
 const MAX_EXPECTED_BATCHES: u64 = 1 << 17;
-/// The smallest `batchLength` of a v2 batch: its header.
+/// The smallest `batchLength` of a v2 batch, which has only a header.
 const MIN_V2_LENGTH: i32 = (HEADER_SIZE - LOG_OVERHEAD) as i32;
 /// The smallest size field of a v1 message.
 const MIN_V1_LENGTH: i32 = 22;
@@ -54,7 +54,7 @@ const MIN_V1_LENGTH: i32 = 22;
 /// Why a scan ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The end of the range, on a batch border.
+    /// The scan reached the end of the range, which is the end of a batch.
     End,
     /// The last batch is cut off.
     TornTail,
@@ -68,9 +68,9 @@ pub enum StopReason {
     UnknownMagic,
     /// A header field with an impossible value, or a legacy message that cannot be opened.
     BadHeader,
-    /// The batch does not start above the one before it.
+    /// The base offset of the batch is not above the last offset of the batch before.
     OffsetOrder,
-    /// A decode reached its memory budget, on a batch border; the rest was not read.
+    /// A decode reached its memory budget at the end of a batch. The rest was not read.
     MemoryBudget,
 }
 
@@ -98,7 +98,7 @@ pub struct Stop {
     pub reason: StopReason,
     /// The first byte that was not accepted.
     pub position: u64,
-    /// The expected content there.
+    /// The expected content at this position.
     pub expected: String,
     /// The content that was found.
     pub found: String,
@@ -124,7 +124,8 @@ impl Stop {
 pub struct ScanOptions {
     /// Byte position of the first batch.
     pub start: u64,
-    /// Byte position to stop before; the end of the source if `None` or beyond it.
+    /// Byte position at which the scan ends. It ends at the end of the source if this is `None` or
+    /// larger.
     pub end: Option<u64>,
     /// Check every batch's checksum.
     pub verify_crc: bool,
@@ -144,7 +145,8 @@ pub trait Visitor {
     /// control batch, and empty otherwise.
     fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()>;
 
-    /// Receives an estimate of the number of batches to come, from the size of the first one.
+    /// Receives an estimate of the number of batches that will follow. The estimate is based on the
+    /// size of the first batch.
     fn expect(&mut self, _batches: usize) {}
 }
 
@@ -165,7 +167,7 @@ impl Visitor for BatchColumns {
 pub struct Scan {
     /// The end of the scan.
     pub stop: Stop,
-    /// CRC-32C of the whole range, if asked for and the scan reached its end.
+    /// CRC-32C of the whole range, if it was requested and the scan reached the end of the range.
     pub range_crc32c: Option<u32>,
 }
 
@@ -181,7 +183,7 @@ pub fn scan_slice<V: Visitor>(data: &[u8], options: &ScanOptions, visitor: &mut 
             let rest = &range[(stop.position - start) as usize..];
             if rest.iter().all(|&byte| byte == 0) { zero_tail(&stop, end) } else { stop }
         }
-        // The range is all there is, so an incomplete batch is a torn one.
+        // No more bytes can follow, so an incomplete batch is torn.
         Walk::Incomplete { consumed, .. } => torn(start + consumed as u64, end),
     };
     Ok(walker.ended(stop))
@@ -196,10 +198,10 @@ pub fn scan_file<V: Visitor>(
     copy_file(file, options, visitor, None)
 }
 
-/// Scans a segment file, and writes every byte that it reads to `target`, at the same position.
+/// Scans a segment file and writes every byte that it reads to the same position of `target`.
 ///
-/// With [`ScanOptions::hash_bytes`], a scan that reaches the end has written all bytes of the
-/// range; their CRC-32C is [`Scan::range_crc32c`].
+/// A scan that reaches the end has written all bytes of the range. With
+/// [`ScanOptions::hash_bytes`], their CRC-32C is [`Scan::range_crc32c`].
 pub fn copy_file<V: Visitor>(
     file: &SegmentFile,
     options: &ScanOptions,
@@ -241,9 +243,10 @@ fn zero_tail(stop: &Stop, end: u64) -> Stop {
 /// The result of a scan of one window.
 enum Walk {
     Stopped(Stop),
-    /// Like `Stopped`, but the bad length may belong to a tail of zeros.
+    /// The scan stopped at a bad length, which may be the start of a tail of zeros.
     BadLength(Stop),
-    /// The batch at `consumed` ends after the window; its size if the window has its header.
+    /// The batch at `consumed` ends after the window. `size_bytes` is its size if the window has
+    /// its header.
     Incomplete {
         consumed: usize,
         size_bytes: Option<u64>,
@@ -296,7 +299,8 @@ impl<'v, V: Visitor> Walker<'v, V> {
                 if left >= MAGIC_END as u64 || (rest.len() as u64) < left {
                     return Ok(Walk::Incomplete { consumed, size_bytes: None });
                 }
-                // Fewer bytes than any header, and all of them seen: zeros or a torn header.
+                // The source ends here with fewer bytes than any header has. They are zeros or a
+                // torn header.
                 return Ok(if rest.iter().all(|&byte| byte == 0) {
                     Walk::BadLength(torn(at, self.end))
                 } else {
@@ -374,7 +378,8 @@ impl<'v, V: Visitor> Walker<'v, V> {
         match described {
             Err(error) if error.kind == ErrorKind::TooLarge => {
                 let _one_at_a_time = LARGE_SET.lock().unwrap_or_else(PoisonError::into_inner);
-                // One buffer of that size instead of growing ones, and none beside it.
+                // Use one buffer of that size instead of growing buffers, and free the scan's own
+                // buffers first.
                 self.decompressor = Decompressor::new();
                 let mut decompressor = Decompressor::new();
                 decompressor.scratch().plan(MAX_LARGE_SET_BYTES, &mut VectorPool::default());
@@ -424,7 +429,7 @@ impl<'v, V: Visitor> Walker<'v, V> {
         Ok(None)
     }
 
-    /// Handles the batch at the start of the window, which ends after it.
+    /// Handles the batch at the start of the window. The batch ends after the window.
     fn cross_border(
         &mut self,
         blocks: &mut Blocks<'_, '_>,
@@ -513,8 +518,8 @@ fn frame(prefix: &[u8; MAGIC_END], position: u64, left: u64) -> std::result::Res
     Ok(size_bytes)
 }
 
-/// Returns the size of the whole batch at the start of `rest`, which ends with the source; the stop
-/// if there is none.
+/// Returns the size of the whole batch at the start of `rest`, or the stop if `rest` does not start
+/// with a whole batch. `rest` ends at the end of the source.
 pub(crate) fn frame_slice(
     rest: &[u8],
     position: u64,
@@ -570,14 +575,14 @@ impl<'f> Blocks<'f, '_> {
         self.position + self.begin as u64
     }
 
-    /// Reads up to `most` bytes and appends them to the buffer. If the file has become shorter, the
-    /// end moves.
+    /// Reads up to `most` bytes and appends them to the buffer. If the file has become shorter,
+    /// lowers `end`.
     fn fill(&mut self, most: usize) -> Result<()> {
         let from = self.position + self.filled as u64;
         let left = usize::try_from(self.end.saturating_sub(from)).unwrap_or(usize::MAX);
         let mut stop = self.filled + left.min(most).min(self.buffer.len() - self.filled);
         if self.target.is_some() && stop - self.filled > WRITE_BYTES {
-            // What is written ends where the page cache likes it to.
+            // Let the write end at a multiple of [`WRITE_BYTES`], which is best for the page cache.
             stop -= ((from + (stop - self.filled) as u64) % WRITE_BYTES as u64) as usize;
         }
         let count = self.file.read_at(from, &mut self.buffer[self.filled..stop])?;
@@ -599,8 +604,8 @@ impl<'f> Blocks<'f, '_> {
         self.fill(most)
     }
 
-    /// Extends the window to `bytes`, with the same start; returns a torn tail if the file has
-    /// less.
+    /// Extends the window to `bytes` bytes, with the same start. Returns a torn tail if the file
+    /// has no more bytes.
     fn extend(&mut self, bytes: u64) -> Result<Option<Stop>> {
         self.buffer.copy_within(self.begin..self.filled, 0);
         self.position += self.begin as u64;
@@ -618,8 +623,8 @@ impl<'f> Blocks<'f, '_> {
         Ok((self.filled == before).then(|| torn(self.position, self.end)))
     }
 
-    /// Returns the CRC-32C of the v2 batch at the window's start, and reads beyond the window for
-    /// it; `None` if the batch is cut off.
+    /// Returns the CRC-32C of the v2 batch at the start of the window, or `None` if the batch is
+    /// cut off. Reads the bytes after the window for it.
     fn crc_across(&mut self, size_bytes: u64) -> Result<Option<u32>> {
         let mut running = Running::crc32c();
         running.update(&self.window()[CRC_START..]);
@@ -637,14 +642,15 @@ impl<'f> Blocks<'f, '_> {
         Ok(Some(running.value()))
     }
 
-    /// Moves to the next batch without reading the body of the one at the window's start.
+    /// Moves to the next batch without reading the body of the batch at the start of the window.
     fn skip(&mut self, size_bytes: u64) -> Result<()> {
         let next = self.window_position() + size_bytes;
         let most = if size_bytes >= SKIP_BATCH_BYTES { HEADER_READ_BYTES } else { BLOCK_BYTES };
         self.restart_at(next.min(self.end), most)
     }
 
-    /// Returns a tail of zeros for a bad length if only zeros follow.
+    /// Returns a stop at a tail of zeros if only zeros follow the position of `stop`, else returns
+    /// `stop`.
     fn zeros_or(&mut self, stop: Stop) -> Result<Stop> {
         let mut at = stop.position;
         while at < self.end {

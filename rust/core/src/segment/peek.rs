@@ -1,4 +1,4 @@
-//! Reads the first fields of a batch whose rest may be missing.
+//! Reads the first fields of a batch. The rest of the batch may be missing.
 
 use crate::batch::header::{LOG_OVERHEAD, MAGIC_END, be_i32, be_i64};
 
@@ -6,12 +6,12 @@ const BASE_OFFSET_END: usize = 8;
 const BASE_TIMESTAMP_START: usize = 27;
 const BASE_TIMESTAMP_END: usize = BASE_TIMESTAMP_START + 8;
 
-/// The first fields of a batch. A field is `None` when the data ends before it is known.
+/// The first fields of a batch. A field is `None` when the data ends before the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchStart {
-    /// The base offset; of a legacy wrapper message the offset of its last record.
+    /// The base offset. For a legacy wrapper message, this is the offset of its last record.
     pub base_offset: Option<i64>,
-    /// The size that the batch claims, `None` before the magic byte is known.
+    /// The size that the batch claims, or `None` if the data ends before the magic byte.
     pub size_bytes: Option<i64>,
     /// The magic byte.
     pub magic: Option<u8>,
@@ -19,7 +19,7 @@ pub struct BatchStart {
     pub base_timestamp_ms: Option<i64>,
 }
 
-/// Reads the first fields of the batch that `data` begins with, and checks none of them.
+/// Reads the first fields of the batch at the start of `data` without checking them.
 #[must_use]
 pub fn peek(data: &[u8]) -> BatchStart {
     let has = |end: usize| data.len() >= end;

@@ -1,10 +1,9 @@
-//! Reads one segment by its own offset index: finds the range, reads it, checks its batches and cuts
-//! out those that answer the read.
+//! Reads one segment by its own offset index: finds the range, reads it, checks its batches and
+//! returns the batches that answer the read.
 //!
 //! The bytes come from an open file ([`SegmentIndex::read`]) or from a request to a store
-//! ([`SegmentIndex::span`], then [`SegmentIndex::answer`]). Both know one result only: batches that
-//! are beyond doubt. Everything else returns `None`, and the caller examines the same range batch by
-//! batch.
+//! ([`SegmentIndex::span`], then [`SegmentIndex::answer`]). Both return batches only if all checks
+//! succeed. Otherwise they return `None`, and the caller checks the same range batch by batch.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,17 +16,17 @@ use crate::index::local as local_index;
 
 /// The largest range of a file that [`SegmentIndex::read`] reads.
 const MAX_RANGE_BYTES: usize = 256 << 10;
-/// The base offset of the batch that follows proves the offsets of the last one, so each range goes
-/// on that far.
+/// Each range ends this many bytes into the batch after the last one, because that batch's base
+/// offset proves the offsets of the last batch.
 const NEXT_HEADER_BYTES: i64 = 17;
 
-/// The offset index of a segment, the checksums of the batches that it points at, and the bounds of
-/// the segment.
+/// The offset index of a segment, the checksums of the batches that the index points at, and the
+/// bounds of the segment.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentIndex<'a> {
     /// The entries of the offset index, which were checked.
     pub entries: &'a [u8],
-    /// The checksum of each batch that an entry points at, as recorded by the copy.
+    /// The checksum of each batch that an entry points at, recorded when the segment was copied.
     pub checksums: BatchChecksums<'a>,
     /// The lowest offset of the segment.
     pub start_offset: i64,
@@ -42,9 +41,9 @@ pub struct SegmentIndex<'a> {
 pub struct Span {
     /// The last offset of the batch at `position`.
     pub last_offset: i64,
-    /// The position of the entry at or below the offset; 0 without one.
+    /// The position of the last entry at or below the offset, or 0 if there is no such entry.
     pub position: i64,
-    /// The next entry: the last offset of its batch, and its position.
+    /// The next entry as the last offset of its batch and the position of the batch.
     pub next: Option<(i64, i64)>,
     /// Every batch that can hold the offset ends at or before this position.
     pub covers: i64,
@@ -73,8 +72,8 @@ pub struct Found {
     pub answer: Answer,
 }
 
-/// The size of the batch that was handed out last; 0 before the first one. Reads take it for the
-/// likely size of the next batch.
+/// The size of the batch that was returned last, or 0 before the first batch. A read assumes that
+/// the next batch has this size.
 #[derive(Debug, Default)]
 pub struct BatchSize(AtomicI64);
 
@@ -90,8 +89,8 @@ impl BatchSize {
 }
 
 impl SegmentIndex<'_> {
-    /// Returns the index entries around `offset`. The batch behind the last entry ends at most
-    /// `reach_bytes` after it.
+    /// Returns the index entries around `offset`. The batch at the last entry must end at most
+    /// `reach_bytes` after the entry's position.
     #[must_use]
     pub fn span(&self, offset: i64, reach_bytes: i64) -> Span {
         let ((last_offset, position), following) =
@@ -127,11 +126,11 @@ impl SegmentIndex<'_> {
         answer(data, &origin, asked)
     }
 
-    /// Reads the batches that answer `asked` from `file` into `memory`, and adds the bytes that it
-    /// asks of the file to `read_bytes`.
+    /// Reads the batches that answer `asked` from `file` into `memory`, and adds the number of
+    /// bytes that it requests from the file to `read_bytes`.
     ///
-    /// The first attempt reads the range in which the batches lie if all batches here are of one
-    /// size, the second one every byte in which they can lie.
+    /// The first attempt reads the range that holds the batches if all batches here have the same
+    /// size. The second attempt reads the range that holds them in any case.
     pub fn read(
         &self,
         file: &File,
@@ -164,8 +163,8 @@ impl SegmentIndex<'_> {
         None
     }
 
-    /// Returns where the answer lies if all batches here have one size and one number of offsets.
-    /// The range begins where the index says that a batch does.
+    /// Returns the range of the answer if all batches here have the same size and the same number
+    /// of offsets. The range begins at a batch that the index points at.
     fn likely_range(
         &self,
         span: &Span,
@@ -210,7 +209,7 @@ impl SegmentIndex<'_> {
         }
         file.read_exact_at(&mut memory[..size], position).ok()?;
         let found = self.answer(&memory[..size], range.position, range.first_last_offset, asked)?;
-        // A first batch above the offset may follow one before the range that holds it.
+        // If the first batch is above the offset, a batch before the range may hold the offset.
         (found.start > 0 || found.first_offset <= asked.offset).then_some(found)
     }
 }

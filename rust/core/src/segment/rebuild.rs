@@ -1,10 +1,11 @@
 //! Builds every index of a segment from its batches alone, as Kafka's own recovery of a segment
-//! writes them. It is a pure state machine, fed by a scan.
+//! writes them. It is a pure state machine that receives the batches of a scan.
 //!
-//! Per batch, in this order: the largest max timestamp so far, with the last offset of the first
-//! batch that has it; when more than the index interval lies between the last indexed position (0
-//! at first) and this batch, one offset entry and one time entry of that maximum; then, for v2
-//! batches, leader epoch and producer state. At the end one last time entry.
+//! For each batch it does the following in this order. It updates the largest max timestamp so far,
+//! and keeps the last offset of the first batch that has this timestamp. If the batch starts more
+//! than the index interval after the last indexed position (0 at first), it writes an offset entry,
+//! and a time entry with that largest timestamp. For a v2 batch it updates leader epochs and
+//! producer state. After the last batch it writes one more time entry.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::index::local::{NO_TIMESTAMP, OffsetIndexWriter, TimeIndexWriter, rela
 use crate::index::producer_state::{Expiry, ProducerState};
 use crate::segment::Visitor;
 
-/// The most bytes that the record section of a control batch may open to.
+/// Largest decompressed size of the records of a control batch.
 const MAX_CONTROL_BYTES: usize = 1 << 20;
 
 /// The default of `index.interval.bytes`.
@@ -28,27 +29,28 @@ pub const DEFAULT_INDEX_INTERVAL_BYTES: u64 = 4096;
 pub struct Rebuilt {
     /// `.index`
     pub offset_index: Vec<u8>,
-    /// [`crate::batch::checksums`] of the offset index.
+    /// The checksums of the batches that the offset index points at (see
+    /// [`crate::batch::checksums`]).
     pub batch_checksums: Vec<u8>,
     /// `.timeindex`
     pub time_index: Vec<u8>,
-    /// `.txnindex`; empty when there were no aborts, and then a broker has no file.
+    /// `.txnindex`; empty when no transaction was aborted. A broker then has no such file.
     pub transaction_index: Vec<u8>,
     /// `.snapshot` at [`Self::end_offset`].
     pub producer_snapshot: Vec<u8>,
-    /// (epoch, start offset) wherever the leader epoch rises.
+    /// (epoch, start offset) of each batch at which the leader epoch rises.
     pub leader_epochs: Vec<(i32, i64)>,
-    /// (leader epoch, bytes of its batches); -1 holds those without an epoch.
+    /// (leader epoch, bytes of its batches); batches without an epoch count under -1.
     pub bytes_per_epoch: Vec<(i32, u64)>,
-    /// Offset after the last batch; the base offset of an empty segment.
+    /// Offset after the last batch, or the base offset of an empty segment.
     pub end_offset: i64,
-    /// First offset of the oldest open transaction, else the end offset.
+    /// First offset of the oldest open transaction, or the end offset if none is open.
     pub last_stable_offset: i64,
     /// First offset of the oldest open transaction.
     pub first_open_transaction_offset: Option<i64>,
-    /// Largest timestamp of any batch, -1 without one.
+    /// Largest timestamp of any batch, or -1 if there is none.
     pub max_timestamp_ms: i64,
-    /// Last offset of the first batch that has it.
+    /// Last offset of the first batch that has the largest timestamp.
     pub max_timestamp_offset: i64,
 }
 
@@ -71,8 +73,8 @@ pub struct Rebuilder {
 }
 
 impl Rebuilder {
-    /// Begins a segment at `base_offset` (that of its first batch when not given) with the producer
-    /// state at its start.
+    /// Starts a segment with the producer state at its start. If `base_offset` is `None`, the
+    /// segment starts at the base offset of its first batch.
     pub fn new(
         base_offset: Option<i64>,
         index_interval_bytes: u64,
@@ -96,9 +98,9 @@ impl Rebuilder {
         }
     }
 
-    /// Adds the batch of `magic` at byte `position` of the segment. A control batch of a producer
-    /// comes with its decompressed record section. The header of a legacy batch is -1 in every
-    /// field that it lacks.
+    /// Adds the batch of `magic` at byte `position` of the segment. `control` is the decompressed
+    /// record section of a producer's control batch. The header of a legacy batch is -1 in every
+    /// field that the batch lacks.
     pub fn push(
         &mut self,
         position: u64,
@@ -174,7 +176,7 @@ impl Rebuilder {
         }
     }
 
-    /// Returns the entries so far of the offset, time and transaction index.
+    /// Returns the entries of the offset, time and transaction index so far.
     pub fn entries(&self) -> [&[u8]; 3] {
         [self.offset_index.bytes(), self.time_index.bytes(), &self.transaction_index]
     }
@@ -184,7 +186,7 @@ impl Rebuilder {
         &self.producers
     }
 
-    /// Returns the offset after the last batch; the base offset of an empty segment.
+    /// Returns the offset after the last batch, or the base offset of an empty segment.
     pub fn end_offset(&self) -> i64 {
         match self.last_offset {
             Some(last_offset) => last_offset.saturating_add(1),
@@ -192,13 +194,13 @@ impl Rebuilder {
         }
     }
 
-    /// Returns the largest timestamp of any batch, -1 without one.
+    /// Returns the largest timestamp of any batch, or -1 if there is none.
     pub fn max_timestamp_ms(&self) -> i64 {
         self.max_timestamp_ms
     }
 
-    /// Returns the indexes, and the producer state at the start of the next segment, without
-    /// expired producers.
+    /// Returns the indexes, and the producer state at the start of the next segment. Expired
+    /// producers are removed first.
     pub fn finish(mut self, expiry: Option<Expiry>) -> Result<(Rebuilt, ProducerState)> {
         self.append_time(self.last_indexed_position)?;
         if let Some(expiry) = expiry {
@@ -224,16 +226,16 @@ impl Rebuilder {
     }
 }
 
-/// Rebuilds the indexes of a scanned segment, and keeps a row per batch.
+/// Rebuilds the indexes of a segment from its scan, and keeps a row per batch.
 #[derive(Debug)]
 pub struct RebuildVisitor {
     /// Receives the batches.
     pub rebuilder: Rebuilder,
-    /// One row per batch; none once there are more than `max_rows`.
+    /// One row per batch, or no rows if there are more than `max_rows` batches.
     pub batches: BatchColumns,
     /// The most rows to keep.
     pub max_rows: usize,
-    /// Whether every batch has its row.
+    /// Whether every batch has a row.
     pub batches_complete: bool,
 }
 
@@ -470,7 +472,8 @@ mod tests {
         assert_eq!(kind(&control, Some(&marker(1))), Ok(()));
         assert_eq!(kind(&batch(102, 1, 0), None), Err((ErrorKind::OffsetOrder, 1000)));
         assert_eq!(kind(&batch(100 + (1 << 31), 1, 0), None), Err((ErrorKind::OffsetOrder, 1000)));
-        // Control records of the log itself, such as a leader change, concern no producer.
+        // Control records that belong to no producer, such as a leader change, do not change
+        // producer state.
         let leader_change = BatchHeader { producer_id: -1, ..control };
         assert_eq!(kind(&leader_change, Some(&marker(2))), Ok(()));
     }

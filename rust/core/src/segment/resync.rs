@@ -1,9 +1,10 @@
-//! Finds the first sound batch after a damaged one (docs/FORMATS.md section 2).
+//! Finds the first sound batch after a damaged batch.
 //!
-//! A candidate is a header of magic 2 with values that this segment can have and a correct checksum.
-//! Records may hold whole batches of another log. So a candidate counts only if the offsets of the
-//! batches from it on lie below those of the next candidate after them. Messages before magic 2 are
-//! not searched for.
+//! A candidate is a header of magic 2 with values that this segment can have and a correct
+//! checksum. Records may contain whole batches of another log. So a scan starts at the candidate,
+//! and the search looks for the next candidate after the scanned batches. The candidate counts only
+//! if the offsets of the scanned batches are below the offset of that next candidate. Messages of
+//! magic 0 and 1 are not searched for.
 
 use crate::batch::columns::Batch;
 use crate::batch::header::{
@@ -14,16 +15,17 @@ use crate::error::Result;
 use crate::segment::{BLOCK_BYTES, Scan, ScanOptions, StopReason, Visitor, scan_file, scan_slice};
 use crate::source::{ReadBuffer, SegmentFile};
 
-/// Bytes whose checksum may be wrong in one search. It bounds the cost of bytes that look like headers.
+/// Largest number of bytes with a wrong checksum in one search. It limits the cost of bytes that
+/// only look like headers.
 const MAX_VAIN_BYTES: u64 = 64 << 20;
-/// Candidates inside of records that a search passes over.
+/// Largest number of candidates inside records that a search skips.
 const MAX_ATTEMPTS: usize = 16;
 
 /// Bytes of a segment that can be searched.
 pub trait Searched {
     /// The number of bytes.
     fn size_bytes(&self) -> u64;
-    /// Fills `buffer` from `position` and returns the byte count; fewer at the end.
+    /// Fills `buffer` from `position` and returns the number of bytes, which is smaller at the end.
     fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize>;
     /// Scans from `options.start`.
     fn scan(&self, options: &ScanOptions, visitor: &mut LastOffset) -> Result<Scan>;
@@ -71,12 +73,13 @@ impl Visitor for LastOffset {
     }
 }
 
-/// The offsets that the batches searched for may have.
+/// The offsets that a searched batch may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// The offset that the first batch found reaches or exceeds.
+    /// The last offset of the batch is at least this offset.
     pub offset: i64,
-    /// The base offset of the next segment, or the largest offset.
+    /// The last offset of the batch is below this offset: the base offset of the next segment, or
+    /// the largest offset.
     pub next_base_offset: i64,
 }
 
@@ -110,7 +113,7 @@ pub fn find_batch<S: Searched + ?Sized>(
         }
         let next = find_candidate(source, stop.position.max(found.0 + 1), bounds)?;
         match next {
-            // The batches before it lie in a record.
+            // The batches before `next` are inside a record.
             Some(next) if next.1 <= last.0 => found = next,
             _ => break,
         }
@@ -154,7 +157,8 @@ fn find_candidate<S: Searched + ?Sized>(
     Ok(None)
 }
 
-/// Yields the positions with a magic byte of 2 and a length above 0 where a header has them.
+/// Yields the positions at which a header may start: the magic byte is 2, and base offset and
+/// length are not negative.
 fn candidates(window: &[u8]) -> impl Iterator<Item = usize> {
     let magics = window.get(MAGIC_END - 1..).unwrap_or_default();
     let found = magics.iter().enumerate().filter(|&(_, &magic)| magic == 2).map(|(at, _)| at);

@@ -1,4 +1,4 @@
-//! Builds record batches for tests and benches, simply and slowly.
+//! Builds record batches for tests and benches. The code is simple and slow.
 #![allow(clippy::unwrap_used, dead_code, missing_docs)]
 
 use std::io::Write;
@@ -114,7 +114,7 @@ pub fn raw_batch(
     whole
 }
 
-/// Returns text with repeats, so that codecs can compress it; different for each seed.
+/// Returns a text that differs for each seed. The text has repeats, so that codecs can compress it.
 pub fn text(seed: u64, size: usize) -> Vec<u8> {
     const WORDS: [&str; 16] = [
         "order",
@@ -149,8 +149,9 @@ pub fn text(seed: u64, size: usize) -> Vec<u8> {
     out
 }
 
-/// Returns a segment of about `total_bytes` before compression: batches of about `batch_bytes`,
-/// records of `record_bytes` in key and value, with keys if `keyed`.
+/// Returns a segment of about `total_bytes` before compression. Its batches have about
+/// `batch_bytes`, and its records have `record_bytes` in key and value. Records have keys if
+/// `keyed` is true.
 pub fn segment(
     codec: i16,
     record_bytes: usize,

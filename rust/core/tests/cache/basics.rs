@@ -208,7 +208,7 @@ fn clock_that_jumps_ten_years_does_no_harm() {
             cache.put(2, 2, 1, now).expect("open");
             assert_eq!(cache.get(&2, now), Some(2));
         }
-        // From there, time continues whatever the clock says.
+        // The cache's time then continues from the latest time, even if the clock went back.
         let last = first.clamp(-TEN_YEARS_MS, TEN_YEARS_MS);
         cache.put(3, 3, 1, last).expect("open");
         assert_eq!(cache.get(&3, last + 899_999), Some(3));

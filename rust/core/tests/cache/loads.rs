@@ -24,7 +24,7 @@ fn ticket(begun: Begin<'_>) -> Ticket<'_, u64, u64, String, foldhash::fast::Rand
     }
 }
 
-/// Asks from another thread, because a thread does not wait for its own load.
+/// Asks for the key from another thread, because a thread does not wait for its own load.
 fn waiter(cache: &Loads, key: u64) -> Waiter<u64, u64, String> {
     thread::scope(|scope| {
         let asked = scope.spawn(|| match cache.begin_load(&key, 0) {

@@ -1,4 +1,4 @@
-//! The public interface of the index cache: single steps, a model, and load from many threads.
+//! Tests of the public interface of the index cache: single steps, a model, and many threads.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod basics;

@@ -1,4 +1,5 @@
-//! Random operations compared with the simplest cache: a list, most recently used last.
+//! Compares random operations with the simplest cache: a list in which the most recently used entry
+//! is last.
 
 use proptest::prelude::*;
 use tierlog_core::cache::{Begun, Cache, RemovalCause};
@@ -80,7 +81,7 @@ impl Model {
 
     fn put(&mut self, key: u64, value: u64, weight: u64) -> bool {
         let fits = weight <= self.max_bytes;
-        // The listener may be called in another order for the replaced entry; see `sorted`.
+        // The order of the listener's calls may differ for the replaced entry; see `sorted`.
         if let Some(old) = self.index(key) {
             let expired = fits && self.expired(&self.entries[old]);
             let cause = if expired { RemovalCause::Expired } else { RemovalCause::Replaced };
@@ -127,7 +128,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Runs a step on both and asserts equal results.
+/// Runs a step on the cache and on the model, and asserts equal results.
 fn act(step: &Step, value: u64, cache: &Cache<u64, u64, String>, model: &mut Model) {
     let now_ms = model.now_ms;
     match step {

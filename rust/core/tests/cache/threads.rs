@@ -1,4 +1,5 @@
-//! Many threads: never a wrong value, too much weight, two loads of a key, a double drop or a leak.
+//! Many threads use a cache. The tests assert that there is never a wrong value, too much weight,
+//! two loads of a key, a double drop or a leak.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -54,7 +55,7 @@ struct Mixed {
     cache: Tracking,
     now_ms: AtomicI64,
     living: Arc<AtomicI64>,
-    /// Active loads of each key; only checked when no key is removed explicitly.
+    /// Number of active loads of each key. It is checked only when no key is removed explicitly.
     loading: Vec<AtomicUsize>,
     by_hand: bool,
     max_bytes: u64,
@@ -237,7 +238,7 @@ fn values_live_while_two_hundred_threads_read_them() {
                     value.key
                 });
                 assert_eq!(seen, Some(key));
-                // With fewer concurrent threads, each has a lane.
+                // Now fewer threads read at once, so each has a lane.
                 assert_eq!(cache.get(&key, 0).map(|value| value.key), None);
             });
         }

@@ -1,4 +1,4 @@
-//! Inputs that fuzzing found worth keeping, through every fuzz target.
+//! Runs every fuzz target with the inputs that were kept from fuzzing.
 #![allow(clippy::panic, missing_docs)]
 
 mod repair;

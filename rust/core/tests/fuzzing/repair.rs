@@ -1,5 +1,5 @@
-//! Makes the checksums and lengths of a mutated input right, so that it passes the first gates of a
-//! decoder. Each repair is left out once in a while, so that the gates are tested, too.
+//! Repairs the checksums and lengths of a mutated input, so that it passes the first checks of a
+//! decoder. Each repair is sometimes left out, so that these checks are tested, too.
 
 use tierlog_core::batch::header::{
     BatchHeader, CRC_START, Codec, HEADER_SIZE, LOG_OVERHEAD, MAGIC_END,
@@ -11,22 +11,21 @@ use tierlog_core::varint::{read_varint, read_varlong};
 
 use crate::targets::SETTINGS_BYTES;
 
-/// Mutates the first bytes of a buffer, as many as the number says, and returns how many there are
-/// then.
+/// Mutates the given number of bytes at the start of a buffer, and returns the new number of bytes.
 pub type Mutate<'a> = &'a mut dyn FnMut(&mut [u8], usize) -> usize;
 
-/// Repairs the first `size` bytes of a buffer, which may grow as far as the buffer does, and
-/// returns their number.
+/// Repairs the first `size` bytes of a buffer and returns their new number, which is at most the
+/// size of the buffer.
 pub type Repair = fn(&mut [u8], usize, &mut Chance, Mutate<'_>) -> usize;
 
-/// One repair of this many is left out.
+/// One in this many repairs is left out.
 const LEFT_OUT: u32 = 12;
-/// One input of this many is mutated behind its compression.
+/// In one of this many inputs, decompressed bytes are mutated.
 const OPENED: u32 = 4;
-/// The most decompressed bytes that are mutated.
+/// Largest number of decompressed bytes that are mutated.
 const PLAIN_BYTES: usize = 4096;
 const LEGACY_CRC_AT: usize = 12;
-/// The fewest bytes of a message: its fields before the key, and two lengths.
+/// Smallest size of a message: its fields before the key, and two lengths.
 const MESSAGE_BYTES: usize = 26;
 
 /// A small generator of random numbers.
@@ -60,8 +59,8 @@ pub fn nothing(data: &mut [u8], size: usize, _chance: &mut Chance, mutate: Mutat
     mutate(data, size)
 }
 
-/// Mutates and repairs a segment: sometimes the records inside a compressed batch, in most cases its
-/// stored bytes.
+/// Mutates and repairs a segment. Sometimes it mutates the records inside a compressed batch, but
+/// in most cases the stored bytes.
 pub fn segment(data: &mut [u8], size: usize, chance: &mut Chance, mutate: Mutate<'_>) -> usize {
     let size = match chance.is_one_in(OPENED) {
         true => mutate_opened(data, size, chance, mutate),
@@ -72,7 +71,7 @@ pub fn segment(data: &mut [u8], size: usize, chance: &mut Chance, mutate: Mutate
     size
 }
 
-/// Mutates and repairs a segment behind the settings of a read.
+/// Mutates and repairs a segment that follows the settings of a read.
 pub fn behind_settings(
     data: &mut [u8],
     size: usize,
@@ -134,8 +133,8 @@ fn repair_offset(batch: &mut [u8], before: i64, chance: &mut Chance) {
     }
 }
 
-/// Makes the last record end with its payload. Returns the number of records and the largest offset
-/// delta.
+/// Makes the last record end at the end of the payload. Returns the number of records and the
+/// largest offset delta.
 fn repair_records(payload: &mut [u8], chance: &mut Chance) -> (i32, i32) {
     let (mut at, mut count, mut last_delta) = (0, 0, 0);
     while at < payload.len() {
@@ -180,8 +179,8 @@ fn repair_message(message: &mut [u8], before: i64, chance: &mut Chance) -> i64 {
     i64::from_be_bytes(*message.first_chunk().unwrap_or(&[0; 8]))
 }
 
-/// Mutates what one compressed batch of a segment holds. The bytes are stored again without
-/// compression, in the frame of the same codec. Returns the new size of the segment.
+/// Mutates the decompressed content of one compressed batch of a segment. The bytes are stored
+/// again without compression, in the frame of the same codec. Returns the new size of the segment.
 fn mutate_opened(
     data: &mut [u8],
     size: usize,
@@ -304,7 +303,7 @@ pub fn remote_index(
         let entry = &mut data[at..];
         let mut rdi_size = usize::from(u16::from_be_bytes([entry[44], entry[45]]));
         if rdi_size > left && chance.repairs() {
-            // Room for a trailer, one time of two.
+            // Leave room for a trailer in half of the cases.
             rdi_size = if chance.is_one_in(2) { left } else { left.saturating_sub(8) };
         }
         let rdi_size = rdi_size.min(left);

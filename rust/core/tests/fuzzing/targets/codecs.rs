@@ -1,4 +1,4 @@
-//! Decompression within its limit.
+//! Checks that decompression stays within its limit.
 
 use std::cell::RefCell;
 
@@ -36,7 +36,7 @@ pub fn check_codecs(data: &[u8]) {
         if size == 0 {
             return;
         }
-        // The limit is exact, and used memory shows none of its old bytes.
+        // The limit is exact, and the output has no old bytes of reused memory.
         let bytes = output.bytes().to_vec();
         assert_eq!(open(size - 1, output).map_err(|error| error.kind), Err(ErrorKind::TooLarge));
         let mut fresh = Output::default();

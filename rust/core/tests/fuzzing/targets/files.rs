@@ -1,4 +1,5 @@
-//! What needs a file: table rows and scans of files; and searches for sound batches.
+//! Targets that need a file, which are table rows and scans of files, and the search for sound
+//! batches.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -53,8 +54,8 @@ fn segment_file(file: &File) -> SegmentFile {
     }
 }
 
-/// Checks that a scan of a file says what one of memory says, and that table rows are those that a
-/// decode finds.
+/// Checks that a scan of a file gives the same result as a scan of memory, and that table rows
+/// equal the rows of a decode.
 pub fn check_table_rows(data: &[u8]) {
     let (expected, scan) = columns(data);
     with_file(data, |file| {
@@ -117,7 +118,7 @@ fn check_rows(data: &[u8], found: &TableRows, records: &Records, rows: std::ops:
     }
 }
 
-/// Searches for the first sound batch, and for the next one after it.
+/// Searches for the first two sound batches.
 pub fn check_resync(data: &[u8]) {
     let bounds = Bounds { offset: 0, next_base_offset: i64::MAX };
     let mut start = 0;

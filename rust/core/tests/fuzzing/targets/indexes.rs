@@ -1,4 +1,4 @@
-//! A segment's own indexes, and producer snapshots.
+//! Checks a segment's own indexes and producer snapshots.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,8 @@ use tierlog_core::segment::read::SegmentIndex;
 /// The base offset of the segments whose index is checked.
 const BASE_OFFSET: i64 = 1000;
 
-/// Checks all bytes but the first, which selects the index and what may follow its entries.
+/// Checks all bytes after the first. The first byte selects the index and which bytes may follow
+/// its entries.
 pub fn check_indexes(data: &[u8]) {
     let Some((&settings, index)) = data.split_first() else { return };
     let tail = [Tail::Empty, Tail::Zeros, Tail::Anything][usize::from(settings >> 2) % 3];
@@ -101,7 +102,7 @@ fn check_transaction_index(index: &[u8]) {
     }
 }
 
-/// Reads with index entries and checksums that nobody checked.
+/// Reads with index entries and checksums that were not checked.
 fn check_hostile_index(index: &[u8]) {
     let half = index.len() / 16 * 8;
     let (entries, bytes) = index.split_at(half);
@@ -125,7 +126,8 @@ fn check_hostile_index(index: &[u8]) {
     checksums.find_mismatch(bytes, 0, &[0, 1, 8, span.position, span.covers]);
 }
 
-/// Checks a producer snapshot: what is read from it, and what is written from that.
+/// Checks the state that is read from a producer snapshot, and the snapshot that is written from
+/// this state.
 pub fn check_snapshot(data: &[u8]) {
     let (parsed, loaded) = (parse_snapshot(data), ProducerState::from_snapshot(data, None));
     let (Ok(entries), Ok(mut state)) = (parsed, loaded) else { return };

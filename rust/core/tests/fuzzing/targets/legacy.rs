@@ -1,4 +1,4 @@
-//! Messages of magic 0 and 1 and sets of them.
+//! Checks messages of magic 0 and 1, and sets of messages.
 
 use std::cell::RefCell;
 

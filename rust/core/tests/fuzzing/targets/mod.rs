@@ -1,7 +1,7 @@
-//! The fuzz targets: each takes arbitrary bytes and asserts what must hold for them.
+//! The fuzz targets. Each target takes arbitrary bytes and asserts properties of the results.
 //!
-//! `make fuzz` calls them with the inputs that libFuzzer makes, `cargo test` with the ones that are
-//! kept in `corpus`.
+//! `make fuzz` calls them with inputs of libFuzzer. `cargo test` calls them with the inputs in
+//! `corpus`.
 
 mod codecs;
 mod files;
@@ -23,7 +23,7 @@ pub struct Target {
     pub name: &'static str,
     /// Checks one input.
     pub check: fn(&[u8]),
-    /// Makes the checksums of an input right.
+    /// Repairs the checksums of an input.
     pub repair: Repair,
 }
 

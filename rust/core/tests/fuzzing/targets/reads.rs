@@ -13,7 +13,7 @@ use super::files::with_file;
 use super::rebuild::rebuild;
 use super::scan::columns;
 
-/// Bytes before the segment that say what is asked.
+/// Number of bytes before the segment that hold the settings of the read.
 pub const SETTINGS_BYTES: usize = 12;
 
 thread_local! {
@@ -48,8 +48,9 @@ impl Settings {
     }
 }
 
-/// Reads from the segment behind the settings. What is found must be what a walk over all batches
-/// finds; in a file with a changed byte, no byte under a checksum may be wrong.
+/// Reads from the segment that follows the settings. The result must equal the result of a walk
+/// over all batches. If a byte of the file was changed, no returned byte that a checksum covers may
+/// be wrong.
 pub fn check_read(data: &[u8]) {
     let Some((settings, segment)) = data.split_first_chunk::<SETTINGS_BYTES>() else { return };
     let settings = Settings::parse(settings);
@@ -124,7 +125,7 @@ fn walk(batches: &BatchColumns, asked: &Asked) -> Option<(usize, usize, i64, i64
     found.map(|(end, next)| (start as usize, end, batches.base_offset[first], next))
 }
 
-/// Asserts that all bytes that differ lie where no checksum reaches: base offset and leader epoch.
+/// Asserts that bytes differ only in fields that no checksum covers: base offset and leader epoch.
 fn assert_checked_bytes(batches: &BatchColumns, segment: &[u8], start: usize, bytes: &[u8]) {
     for (at, &byte) in bytes.iter().enumerate() {
         let position = start + at;

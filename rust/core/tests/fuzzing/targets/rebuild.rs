@@ -1,4 +1,4 @@
-//! Indexes rebuilt from a segment.
+//! Checks indexes that are rebuilt from a segment.
 
 use tierlog_core::batch::checksums::BatchChecksums;
 use tierlog_core::batch::columns::BatchColumns;
@@ -15,7 +15,7 @@ use super::scan::columns;
 /// Index entries are this many bytes apart, so that small segments have some.
 const INTERVAL_BYTES: u64 = 100;
 
-/// Rebuilds the indexes of `data`, then those of a second segment with the same batches.
+/// Rebuilds the indexes of `data`, then the indexes of a second segment with the same batches.
 pub fn check_rebuild(data: &[u8]) {
     let (batches, scan) = columns(data);
     let (rebuilt, state) = match rebuild(data, INTERVAL_BYTES, ProducerState::default()) {

@@ -1,4 +1,4 @@
-//! Decoded records: their columns, and that they agree with a scan.
+//! Checks the columns of decoded records, and that the records agree with a scan.
 
 use tierlog_core::batch::columns::BatchColumns;
 use tierlog_core::memory::vector_pool::VectorPool;
@@ -9,7 +9,7 @@ use tierlog_core::records::{DecodeOptions, check_records as decode_and_drop, dec
 
 use super::scan::columns;
 
-/// The most that one batch opens to.
+/// Largest decompressed size of one batch.
 pub const LIMIT_BYTES: usize = 64 << 10;
 
 /// Returns the settings that most targets decode with.
@@ -21,7 +21,8 @@ pub fn options() -> DecodeOptions {
     }
 }
 
-/// Checks a decode of `data`, and that a scan and a decode that drops the records say the same.
+/// Checks a decode of `data`. A scan, and a decode that drops the records, must give the same
+/// result.
 pub fn check_records(data: &[u8]) {
     let decoded = decode_records(data, 0, &options());
     let dropped = decode_and_drop(data, 0, &options());
@@ -43,7 +44,7 @@ pub fn check_records(data: &[u8]) {
     }
 }
 
-/// Asserts what holds for the columns of every decode of `data`.
+/// Asserts properties of the columns of every decode of `data`.
 pub fn check_columns(data: &[u8], records: &Records) {
     let mut buffers = vec![data];
     buffers.extend(records.opened.iter().map(Vec::as_slice));
@@ -63,7 +64,7 @@ pub fn check_columns(data: &[u8], records: &Records) {
     assert!(records.offset.is_sorted_by(|one, next| one < next));
     for (index, starts) in records.batch_starts.windows(2).enumerate() {
         let offsets = &records.offset[starts[0] as usize..starts[1] as usize];
-        // Records that do not ascend are skipped.
+        // Records whose offsets do not ascend are skipped.
         assert!(offsets.len() <= batches.record_count[index] as usize);
         let whole = batches.base_offset[index]..=batches.last_offset[index];
         assert!(offsets.iter().all(|offset| whole.contains(offset)));

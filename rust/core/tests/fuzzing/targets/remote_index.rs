@@ -1,4 +1,5 @@
-//! The remoteLogIndex: entries, look-ups, and the two indexes made from them.
+//! Checks the remoteLogIndex: its entries, look-ups, and the two indexes that are made from its
+//! entries.
 
 use tierlog_core::error::Error;
 use tierlog_core::index::local::{Tail, parse_offset_index, parse_time_index};
@@ -7,7 +8,7 @@ use tierlog_core::index::remote::{
     Entry, NewEntry, RemoteLogIndex, TRAILER_SIZE, decode, encode, lookup_offset, lookup_timestamp,
 };
 
-/// Decodes `data` as a whole file and as one with a torn end.
+/// Decodes `data` as a whole file and as a file with a torn end.
 pub fn check_entries(data: &[u8]) {
     let recovered = decode(data, true);
     match (decode(data, false), &recovered) {

@@ -39,7 +39,7 @@ fn walk(data: &[u8], options: &ScanOptions) -> (Scan, Walked) {
     (scan, walked)
 }
 
-/// Checks a scan of `data` with and without checksums, and of the bytes that it accepted.
+/// Checks scans of `data` with and without checksums, and a scan of the bytes that were accepted.
 pub fn check_scan(data: &[u8]) {
     let options = ScanOptions { hash_bytes: true, ..ScanOptions::default() };
     let (scan, walked) = walk(data, &options);

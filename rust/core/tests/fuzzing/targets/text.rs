@@ -1,4 +1,5 @@
-//! Records as text: every template token, and JSON that reads back as what was written.
+//! Checks records as text: every template token, and that keys and values can be read back from
+//! their JSON.
 
 use tierlog_core::records::columns::{BinaryParts, Records};
 use tierlog_core::records::decode_records;
