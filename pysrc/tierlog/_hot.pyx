@@ -111,9 +111,9 @@ cdef inline int64_t whole_from(object value, str name, int64_t least) except? -1
 cdef class CachedIndex:
     """A remoteLogIndex that is verified once and then serves any number of look-ups.
 
-    ``CachedIndex(data)`` takes the bytes of a remoteLogIndex with or without its trailer (a buffer
-    that is not ``bytes`` is copied) and raises ``CorruptDataError`` unless every entry is good.
-    Threads may share it. Offsets are Kafka offsets, and positions are byte positions.
+    ``CachedIndex(data)`` takes the bytes of a remoteLogIndex, with or without its trailer, and
+    raises ``CorruptDataError`` unless every entry is good. A buffer that is not ``bytes`` is
+    copied. Threads may share it. Offsets are Kafka offsets, and positions are byte positions.
     """
 
     def __cinit__(self, object data):
@@ -133,7 +133,7 @@ cdef class CachedIndex:
         core.survey_log_index(&self._index)
 
     def __dealloc__(self):
-        # A view that was never taken has no owner, and releasing it does nothing.
+        # Releasing a buffer that was never filled in does nothing.
         PyBuffer_Release(&self._position)
         PyBuffer_Release(&self._first_offset)
         PyBuffer_Release(&self._last_offset)

@@ -75,7 +75,7 @@ cdef class Permit:
     """
 
     def __dealloc__(self):
-        # A view that was never taken has no owner, and releasing it does nothing.
+        # Releasing a buffer that was never filled in does nothing.
         PyBuffer_Release(self._view)
         if self._budget is not None:
             self._budget.give_back(self)

@@ -184,7 +184,7 @@ cdef class QuotaSensor:
         return core.quota_total(self._sensor)
 
     def snapshot(self, now_ms=None):
-        """Return rate, limit, totals and overshoot of one moment without blocking other threads."""
+        """Return rate, limit, totals and overshoot at one moment without blocking other threads."""
         cdef CoreQuotaSnapshot seen
         core.quota_snapshot(self._sensor, self._now(now_ms), &seen)
         return QuotaSnapshot(

@@ -1,4 +1,4 @@
-//! The remoteLogIndex: encoding from columns and decoding to columns.
+//! Encodes a remoteLogIndex from columns, and decodes it to columns.
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
