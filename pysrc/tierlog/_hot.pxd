@@ -224,8 +224,8 @@ cdef class QuotaSensor:
     cdef bint _given_time
 
     cdef int64_t _now(self, object now_ms) except? -1
-    # Does the same as `_now`, but if callers give the time and this caller does not, returns the
-    # latest time that the sensor knows.
+    # Return the latest time that the sensor knows if earlier callers gave the time and this caller
+    # does not. Otherwise do the same as `_now`.
     cdef int64_t _now_or_latest(self, object now_ms) except? -1
 
     # Record bytes without the interpreter lock. Amounts are at most 2**48. Returns 0, or one of the

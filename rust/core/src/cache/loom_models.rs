@@ -246,7 +246,7 @@ fn loom_load_against_remove() {
         source.store(2, Ordering::Release);
         cache.remove(&1);
         assert!(matches!(loaded.join(), Ok(Ok(1 | 2))));
-        // A value that was read before the removal is not kept.
+        // The cache does not keep a value that was read before the removal.
         assert_ne!(cache.get(&1, 0), Some(1));
     });
 }

@@ -204,8 +204,8 @@ impl<K, V> Removed<K, V> {
         unsafe { self.node.as_ref() }
     }
 
-    /// Frees the entry, or returns it when a reader may still use it. `quiet` must come from the
-    /// lanes of the same cache; it may be of any time.
+    /// Frees the entry, or returns it when a reader may still use it. `quiet` must come from
+    /// [`Lanes::quiet`] of the same cache. It does not matter when it was computed.
     pub fn free(self, quiet: Quiet) -> Result<(), Self> {
         if !quiet.frees(self.epoch) {
             return Err(self);

@@ -30,7 +30,7 @@ impl Decompressor {
         Self::default()
     }
 
-    /// Returns scratch memory for content that is read once.
+    /// Returns scratch memory for content that is read only once.
     pub(crate) fn scratch(&mut self) -> &mut Output {
         &mut self.scratch
     }

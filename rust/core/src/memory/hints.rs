@@ -39,8 +39,8 @@ pub fn prefer_large_pages<T>(memory: &[T]) {
     {
         const SMALL_PAGE_BYTES: usize = 4096;
         let start = memory.as_ptr().cast::<u8>();
-        // Start at the beginning of the page. Otherwise the allocator's header in front of the
-        // memory keeps the first large page from being used.
+        // Start at the beginning of the page. Otherwise the kernel does not use a large page for
+        // the first part of the memory, because the allocator's header is in front of it.
         let before = start as usize % SMALL_PAGE_BYTES;
         let first = start.wrapping_sub(before).cast_mut().cast();
         // SAFETY: the range is a live allocation, widened to the start of its first page. That page

@@ -2,10 +2,10 @@
 //! and a stalled writer delays no other thread.
 //!
 //! `current` names a slot and a version. A reader loads `current`, reads words of that slot and
-//! checks that `current` is unchanged. If it is, all words belong to one version. A writer takes a
-//! free slot, fills it and swaps `current`. If another writer has swapped `current` first, the
-//! writer starts again from the new version. Version numbers have 48 bits, so no number repeats
-//! while a reader reads. Slots are reused, so memory stays small.
+//! checks that `current` is unchanged. If `current` is unchanged, all words belong to one version.
+//! A writer takes a free slot, fills it and swaps `current`. If another writer has swapped
+//! `current` first, the writer starts again from the new version. Version numbers have 48 bits, so
+//! no number repeats while a reader reads. Slots are reused, so memory stays small.
 //!
 //! Readers see consistent words for the following reason. A slot becomes free only after `current`
 //! has moved on from it. The writer that takes a slot sees that move, because its Acquire of `busy`

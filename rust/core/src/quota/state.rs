@@ -37,8 +37,8 @@ const FULL: u64 = 4;
 /// The clock is clamped to this distance from 0, which is 36 million years.
 const FARTHEST_MS: i64 = 1 << 60;
 
-/// Number of ring words that are kept on the stack. The ring of the copy quota fits: it has 61
-/// buckets and the bucket that left last.
+/// Number of ring words that are kept on the stack. The ring of the copy quota fits, because it
+/// holds 61 buckets and the bucket that left the window last.
 const FEW: usize = 64;
 
 /// The smallest time; it means that no time was seen yet.

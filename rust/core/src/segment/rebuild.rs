@@ -1,11 +1,11 @@
 //! Builds every index of a segment from the batches of the segment, in the same way as Kafka's
 //! recovery of a segment. It is a pure state machine that receives the batches of a scan.
 //!
-//! For each batch it does the following in this order. It updates the largest max timestamp so far,
-//! and keeps the last offset of the first batch that has this timestamp. If the batch starts more
-//! than the index interval after the last indexed position (0 at first), it writes an offset entry,
-//! and a time entry with that largest timestamp. For a v2 batch it updates leader epochs and
-//! producer state. After the last batch it writes one more time entry.
+//! For each batch, the rebuild does the following in this order. It updates the largest max
+//! timestamp so far, and keeps the last offset of the first batch that has this timestamp. If the
+//! batch starts more than the index interval after the last indexed position (0 at first), it
+//! writes an offset entry, and a time entry with that largest timestamp. For a v2 batch it updates
+//! leader epochs and producer state. After the last batch it writes one more time entry.
 
 use std::collections::BTreeMap;
 
