@@ -148,7 +148,7 @@ class Records:
 
 @final
 class ReadFile:
-    """An open file that reads share. It is closed when the last read releases it."""
+    """An open file that several reads share. It is closed when the last read releases it."""
 
     def __new__(cls, descriptor: int) -> Self: ...
     def fileno(self) -> int: ...
@@ -218,7 +218,7 @@ def check_records(
 
 @final
 class TextTemplate:
-    """A compiled template for records, from bytes that are printed as they are and token names."""
+    """A compiled template for records. A part is bytes, printed unchanged, or a token name."""
 
     def __new__(cls, parts: list[bytes | str]) -> Self: ...
     def format(
@@ -431,12 +431,12 @@ def read_pooled(descriptor: int, position: int, size_bytes: int) -> Column:
     The buffer returns to the pool when its last view is released."""
 
 def join_pooled(pieces: Iterable[Buffer], size_bytes: int) -> Column:
-    """Join all ranges into one pooled buffer; ValueError for more than `size_bytes`."""
+    """Join all ranges into one pooled buffer. Raises ValueError for more than `size_bytes`."""
 
 def sync_files(files: dict[str, int]) -> None:
-    """Sync open files, given as descriptors by name, several at a time and each once.
+    """Sync several open files at a time, each once. `files` maps names to descriptors.
 
-    An OSError carries the name of the first file that failed."""
+    An OSError has the name of the first file that failed."""
 
 def release_pooled_memory() -> int:
-    """Free the pooled memory of columns and reads; return its size in bytes."""
+    """Free the pooled memory of columns and reads. Return its size in bytes."""

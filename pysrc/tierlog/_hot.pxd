@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""What another package's Cython code cimports. The table is that of rust/py/src/capsule.rs."""
+"""Declarations that Cython code of other packages cimports. rust/py/src/capsule.rs has the same
+function table.
+"""
 
 cimport cython
 from cpython.buffer cimport Py_buffer
@@ -7,7 +9,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 
-# What a quota function answers instead of a number of its own.
+# Codes that a quota function returns instead of its result.
 cdef enum:
     QUOTA_AMOUNT_TOO_LARGE = -1
     QUOTA_WINDOW_FULL = -2
@@ -20,7 +22,7 @@ cdef enum:
 ctypedef void CoreQuota
 
 
-# A reservation; only the core looks inside.
+# A reservation. Only the core reads its words.
 ctypedef struct CoreQuotaToken:
     uint64_t words[2]
 
@@ -35,7 +37,8 @@ ctypedef struct CoreQuotaSnapshot:
     uint64_t overshoot_bytes
 
 
-# What a look-up in a cache answers instead of a position; -1 is "past the end" of the index.
+# Codes that a look-up in a cache returns instead of a position. -1 means that the offset is past
+# the end of the index.
 cdef enum:
     CACHE_MISS = -2
     CACHE_NO_INDEX = -3
@@ -46,7 +49,7 @@ cdef enum:
 ctypedef void CoreCache
 
 
-# Where the entries of a cached index lie.
+# The location of the entries of a cached index.
 ctypedef struct CoreIndex:
     size_t length
     const void *first
@@ -72,7 +75,7 @@ ctypedef struct CoreCacheStats:
     uint64_t weight_bytes
 
 
-# An active load; its thread loads or waits.
+# An active load. The thread that has it loads the value or waits for another thread.
 ctypedef void CoreTurn
 
 
@@ -89,7 +92,8 @@ ctypedef struct CoreBegin:
     int64_t began_ms
 
 
-# Functions that are not `nogil` are called with the interpreter lock and raise as Python's do.
+# The caller of a function that is not `nogil` holds the interpreter lock. Such a function raises
+# exceptions like Python's own C functions.
 ctypedef struct CoreApi:
     uint32_t version
     uint32_t size_bytes
@@ -191,9 +195,10 @@ cdef class CachedIndex:
     cdef Py_buffer _data_length
     cdef CoreIndex _index
 
-    # Row of the entry that holds an offset or what follows it; -1 past the end.
+    # Return the row of the first entry whose last offset is at least `target_offset`, or -1 past
+    # the end.
     cdef Py_ssize_t find_row(self, int64_t target_offset) noexcept nogil
-    # Byte position of that entry; -1 past the end.
+    # Return the byte position of that entry, or -1 past the end.
     cdef int64_t find_position(self, int64_t target_offset) noexcept nogil
 
 
@@ -202,7 +207,7 @@ cdef class CachedOffsetIndex:
     cdef bytes _data
     cdef CoreIndex _index
 
-    # The largest entry at or below an offset; (base offset, 0) when there is none.
+    # Find the last entry at or below an offset, or (base offset, 0) if there is no such entry.
     cdef void find(
         self, int64_t target_offset, int64_t *offset, int32_t *position
     ) noexcept nogil
@@ -215,19 +220,20 @@ cdef class QuotaSensor:
     cdef readonly int64_t num_samples
     cdef readonly int64_t window_ms
     cdef readonly str rate_mode
-    # Whether a caller gave the time, so that no other clock is mixed in.
+    # Whether a caller gave the time. If so, times of another clock must not be mixed in.
     cdef bint _given_time
 
     cdef int64_t _now(self, object now_ms) except? -1
-    # The same for what can do without: the latest moment, if times are given.
+    # Return the latest time that the sensor knows if earlier callers gave the time and this caller
+    # does not. Otherwise do the same as `_now`.
     cdef int64_t _now_or_latest(self, object now_ms) except? -1
 
-    # Without the interpreter lock. Amounts are at most 2**48; a refusal is one of the codes above,
-    # else 0.
+    # Record bytes without the interpreter lock. Amounts are at most 2**48. Returns 0, or one of the
+    # codes above.
     cdef int64_t record_nogil(self, uint64_t amount, int64_t now_ms) noexcept nogil
-    # The same, and the milliseconds to wait.
+    # Record bytes and return the milliseconds to wait, or one of the codes above.
     cdef int64_t record_and_throttle_nogil(self, uint64_t amount, int64_t now_ms) noexcept nogil
-    # The milliseconds to wait.
+    # Return the milliseconds to wait.
     cdef int64_t throttle_nogil(self, int64_t now_ms) noexcept nogil
 
 
@@ -257,8 +263,8 @@ cdef class ByteBudget:
 @cython.final
 cdef class Permit:
     cdef ByteBudget _budget
-    # An array, which hides the buffer from the collector. CPython up to 3.12 clears a memoryview in
-    # garbage although its buffer is in use, and crashes when the buffer is released.
+    # The array hides the buffer from the garbage collector. Otherwise CPython up to 3.12 clears a
+    # memoryview in garbage although its buffer is in use, and crashes when the buffer is released.
     cdef Py_buffer _view[1]
     cdef bint _holds
     cdef bint _owed
@@ -319,9 +325,10 @@ cdef class IndexCache:
     cdef bint _record_stats
     cdef object __weakref__
 
-    # Without the interpreter lock, by the bytes of a key (see `native_key`): the position that
-    # the index under the key has for an offset, -1 past its end, or one of the codes above.
-    # `now_ms` is what the cache's own clock says, `coarse_now_ms()` unless it was given one.
+    # Look up an offset without the interpreter lock in the index that is the value of a key. The
+    # key is given by its bytes (see `native_key`). Returns a byte position, -1 if the offset is
+    # past the end of the index, or one of the codes above. `now_ms` is the time of the cache's
+    # clock, which is `coarse_now_ms()` by default.
     cdef int64_t find_position(
         self, const uint8_t *key, size_t length, int64_t target_offset, int64_t now_ms
     ) noexcept nogil
@@ -333,5 +340,6 @@ cdef class IndexCache:
     cdef object _wait(self, CoreTurn *turn, object key, int64_t deadline_ms)
 
 
-# A monotonic clock in milliseconds, a few behind the exact one and far cheaper to read.
+# Return a monotonic time in milliseconds. It is a few milliseconds behind the exact clock, but
+# reading it costs much less.
 cdef int64_t coarse_now_ms() noexcept nogil

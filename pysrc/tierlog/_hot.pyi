@@ -1,4 +1,4 @@
-"""The per-request look-ups at the lowest call cost; `_hot.pxd` is for Cython."""
+"""Look-ups that every request makes, at the lowest call cost. Cython code uses `_hot.pxd`."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -149,7 +149,7 @@ class Permit:
     def hold(self, data: Buffer) -> memoryview: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
-# The metadata of a segment, the lineage of a partition and its name belong to the layers above.
+# Upper layers define the types of a segment's metadata, a partition's name and its lineage.
 class _Partition(Protocol):
     @property
     def topic_id(self) -> str: ...

@@ -1,9 +1,10 @@
 # cython: language_level=3, freethreading_compatible=True, autotestdict=False, auto_pickle=False
 # cython: binding=False, embedsignature=True, embedsignature.format=clinic
-"""The per-request look-ups at the lowest call cost, and the same for Cython without the lock.
+"""Look-ups that every request makes, at the lowest call cost. Cython code can call them without the
+interpreter lock.
 
-Every answer comes from the Rust core, through the C function table it exports; nothing is parsed
-here. Cached data was verified once and is in memory that does not change.
+Every answer comes from the Rust core, which this module calls through the C function table that the
+core exports. Cached data was verified once and is in memory that does not change.
 """
 
 cimport cython
@@ -51,8 +52,10 @@ __all__ = [
 cdef uint32_t VERSION = 4
 
 cdef const CoreApi *load(object capsule) except NULL:
-    """The table, if it is the one this file was written for."""
-    # GetPointer refuses a null pointer and a capsule of another name.
+    """Return the function table. Raise ImportError if this file was written for another version of
+    it.
+    """
+    # PyCapsule_GetPointer refuses a null pointer and a capsule with another name.
     cdef const CoreApi *table = <const CoreApi *>PyCapsule_GetPointer(
         capsule, b"tierlog._core._C_API"
     )
@@ -77,7 +80,7 @@ cdef int64_t coarse_now_ms() noexcept nogil:
 
 
 cdef int64_t outside(object value, str name, int64_t overflow) except? -1:
-    """What to say of an argument that is no exact int, or one that has more than 64 bits."""
+    """Convert an argument that is not an exact int. Raise if it is not an integer of 64 bits."""
     if overflow > 0:
         raise OverflowError(f"expected {name} below 2**63, found {value}")
     if overflow < 0:
@@ -88,7 +91,7 @@ cdef int64_t outside(object value, str name, int64_t overflow) except? -1:
 
 
 cdef inline int64_t whole(object value, str name) except? -1:
-    """A whole number: an int, or what says that it is one, but not a bool."""
+    """Return an int, or an object with ``__index__``, as a number. A bool is refused."""
     cdef int overflow = 0
     cdef int64_t number
     if not PyLong_CheckExact(value):
@@ -106,11 +109,11 @@ cdef inline int64_t whole_from(object value, str name, int64_t least) except? -1
 
 @cython.final
 cdef class CachedIndex:
-    """A remoteLogIndex, verified once, for any number of look-ups.
+    """A remoteLogIndex that is verified once and then serves any number of look-ups.
 
-    ``CachedIndex(data)`` takes the bytes of a remoteLogIndex with or without its trailer (a buffer
-    that is not ``bytes`` is copied) and raises ``CorruptDataError`` unless every entry is good.
-    Threads may share it. Offsets are Kafka offsets, positions byte positions.
+    ``CachedIndex(data)`` takes the bytes of a remoteLogIndex, with or without its trailer, and
+    raises ``CorruptDataError`` unless every entry is good. A buffer that is not ``bytes`` is
+    copied. Threads may share it. Offsets are Kafka offsets, and positions are byte positions.
     """
 
     def __cinit__(self, object data):
@@ -130,7 +133,7 @@ cdef class CachedIndex:
         core.survey_log_index(&self._index)
 
     def __dealloc__(self):
-        # A view that was never taken has no owner, and releasing it does nothing.
+        # Releasing a buffer that was never filled in does nothing.
         PyBuffer_Release(&self._position)
         PyBuffer_Release(&self._first_offset)
         PyBuffer_Release(&self._last_offset)
@@ -147,11 +150,15 @@ cdef class CachedIndex:
         return -1 if row < 0 else (<const int64_t *>self._position.buf)[row]
 
     def lookup_position(self, int64_t target_offset):
-        """Byte position of the first entry whose last offset reaches an offset; -1 past the end."""
+        """Return the byte position of the first entry whose last offset is at least
+        `target_offset`, or -1 past the end.
+        """
         return self.find_position(target_offset)
 
     def lookup(self, int64_t target_offset):
-        """(position, first offset, last offset, data length) of that entry; None past the end."""
+        """Return (position, first offset, last offset, data length) of the first entry whose last
+        offset is at least `target_offset`, or None past the end.
+        """
         cdef Py_ssize_t row = self.find_row(target_offset)
         if row < 0:
             return None
@@ -163,16 +170,17 @@ cdef class CachedIndex:
         )
 
     def rdi(self, int64_t position):
-        """Where the data of the entry at a position lies: untrusted bytes."""
+        """Return the rdi of the entry at a position: untrusted bytes that say where its data is."""
         return _core.read_remote_entry(self._data, position)[6]
 
 
 @cython.final
 cdef class CachedOffsetIndex:
-    """A segment's offset index (``.index``), checked once, for any number of look-ups.
+    """A segment's offset index (``.index``) that is checked once and then serves any number of
+    look-ups.
 
-    ``CachedOffsetIndex(data, base_offset)`` takes the file's bytes, zero tail or not, and raises
-    ``CorruptDataError`` unless its entries ascend. Threads may share it.
+    ``CachedOffsetIndex(data, base_offset)`` takes the bytes of the file, with or without a tail of
+    zeros, and raises ``CorruptDataError`` unless the entries ascend. Threads may share it.
     """
 
     def __cinit__(self, object data, int64_t base_offset):
@@ -186,7 +194,7 @@ cdef class CachedOffsetIndex:
 
     @property
     def base_offset(self):
-        """The segment's."""
+        """Base offset of the segment."""
         return self._index.base_offset
 
     cdef void find(
@@ -202,10 +210,10 @@ cdef class CachedOffsetIndex:
         )
 
     def lookup(self, int64_t target_offset):
-        """(offset, position) of the largest entry at or below an offset; (base offset, 0) if none.
+        """Return (offset, position) of the last entry at or below an offset, or (base offset, 0).
 
-        The offset is the last one of the batch at that position, so scan forward from there
-        (Kafka's ``OffsetIndex.lookup``).
+        The returned offset is the last offset of the batch at the returned position. Scan forward
+        from that position, as after Kafka's ``OffsetIndex.lookup``.
         """
         cdef int64_t offset = 0
         cdef int32_t position = 0
@@ -240,19 +248,19 @@ CacheStats = namedtuple(
     module="tierlog._hot",
 )
 CacheStats.__doc__ = (
-    "What a cache has seen since it was made (zeros unless it records), and what it holds now."
+    "Counts since a cache was created (0 unless ``record_stats`` was set), and its current size."
 )
 
-# What a look-up gets that has to go on: a miss, or a load that was given up.
+# Result of a look-up that has to continue: the key is missing, or its load was cancelled.
 cdef object RETRY = object()
-# How long a waiter sleeps before it looks for signals.
+# How long a waiter sleeps before it checks for signals.
 cdef int64_t WAIT_SLICE_MS = 100
-# A timeout that is longer is none.
+# A longer timeout is reduced to this one.
 cdef int64_t LONGEST_WAIT_MS = 1 << 60
 
 
 cdef const CoreIndex *index_of(object value) noexcept:
-    """Where the entries of a value lie; null for a value of another type."""
+    """Return the location of the entries of an index, or null for a value of another type."""
     if type(value) is CachedIndex:
         return &(<CachedIndex>value)._index
     if type(value) is CachedOffsetIndex:
@@ -267,24 +275,26 @@ def native_key(key):
 
 @cython.final
 cdef class IndexCache:
-    """A bounded cache that threads share: least recently used goes first, unused expires.
+    """A cache with a byte limit that threads share. It evicts the least recently used entry first.
 
-    ``IndexCache(max_bytes, ttl_ms=900_000, clock=None, on_removal=None, record_stats=False)``:
-    weights never sum to more than `max_bytes`. An entry expires `ttl_ms` after its last use
-    (0 or -1: never). `clock` has ``monotonic_ms()``; without one the machine's coarse monotonic
-    clock is read. ``on_removal(key, value, cause)`` is called after an entry has left, outside
-    every lock, by the thread whose call removed it; causes are ``size``, ``expired``,
-    ``explicit``, ``replaced`` and ``closed``. What it raises goes to ``sys.unraisablehook``.
+    ``IndexCache(max_bytes, ttl_ms=900_000, clock=None, on_removal=None, record_stats=False)``: The
+    sum of the weights never exceeds `max_bytes`. An entry expires `ttl_ms` after its last use; 0
+    and -1 mean never. `clock` has a method ``monotonic_ms()``; the default is the machine's coarse
+    monotonic clock. ``on_removal(key, value, cause)`` is called after an entry was removed. The
+    thread that removed the entry calls it and holds no lock. The causes are ``size``, ``expired``,
+    ``explicit``, ``replaced`` and ``closed``. Exceptions of ``on_removal`` go to
+    ``sys.unraisablehook``.
 
-    Keys are ``str``, ``bytes``, ``int`` of up to 128 bits, or tuples of these, and nothing else
-    (TypeError): ``1`` and ``True``, ``"a"`` and ``b"a"`` are never the same key. Values are any
-    objects. Weights are whole bytes, 0 or more.
+    A key is a ``str``, ``bytes``, an ``int`` of up to 128 bits, or a tuple of these; any other type
+    raises TypeError. ``"a"`` and ``b"a"`` are different keys. Values are any objects. Weights are
+    whole bytes, 0 or more.
 
-    A hit takes no lock and never waits. Between threads, order and age are exact to 64 ms or
-    a thousandth of the time to live, whichever is less. Nothing expires by itself: call `sweep`
-    now and then. A forked child starts with an empty cache. After `close`, ClosedError. A cache
-    that is dropped without `close` releases its values without notice; values that refer to the
-    cache keep it and themselves until it is closed.
+    A hit takes no lock and never waits. If several threads use an entry, its age and its place in
+    the eviction order are exact to 64 ms or a thousandth of the time to live, whichever is less. No
+    background task removes expired entries, so call `sweep` from time to time. A forked child
+    starts with an empty cache. After `close`, calls raise ClosedError. A cache that is dropped
+    without `close` releases its values without calling ``on_removal``. If a value refers to the
+    cache, neither of them is released until `close`.
     """
 
     def __cinit__(
@@ -313,7 +323,7 @@ cdef class IndexCache:
         return whole(self._clock(), "the clock's monotonic_ms()")
 
     cdef int _tell(self) except -1:
-        """Tells the listener what left, now that no lock is held."""
+        """Call ``on_removal`` for the removed entries, now that no lock is held."""
         if self._on_removal is None:
             return 0
         removed = core.cache_take_removed(self._cache)
@@ -333,15 +343,16 @@ cdef class IndexCache:
         return core.cache_find_position(self._cache, key, length, target_offset, now_ms)
 
     def get(self, key, default=None):
-        """The value of a key, which counts as a use; `default` when it is not here."""
+        """Return the value of a key, or `default` if it is not in the cache. Counts as a use."""
         return core.cache_get(self._cache, key, self._now(), default)
 
     def lookup_position(self, key, int64_t target_offset):
-        """``get(key).lookup_position(target_offset)`` in one call; None when it is not here.
+        """Look up an offset in the index that is the value of `key`; None if it is not in the
+        cache.
 
-        The byte position of the first entry of a `CachedIndex` whose last offset reaches the
-        offset, -1 past its end; of a `CachedOffsetIndex` the position of its ``lookup``.
-        TypeError for a value of another type.
+        For a `CachedIndex`, returns the byte position of the first entry whose last offset is at
+        least `target_offset`, or -1 past the end. For a `CachedOffsetIndex`, returns the position
+        that its ``lookup`` returns. Raises TypeError for a value of another type.
         """
         cdef int64_t position = core.cache_lookup_position(
             self._cache, key, target_offset, self._now()
@@ -353,22 +364,27 @@ cdef class IndexCache:
         raise TypeError("expected a CachedIndex or a CachedOffsetIndex as the value of this key")
 
     def put(self, key, value, weight_bytes):
-        """Keeps a value, in place of one of the same key. One above `max_bytes` is not kept."""
+        """Put a value and replace the previous value of the key. A weight above `max_bytes` is not
+        kept.
+        """
         cdef int64_t weight = whole_from(weight_bytes, "weight_bytes", 0)
         core.cache_put(self._cache, key, value, index_of(value), weight, self._now())
         self._tell()
 
     def get_or_load(self, key, loader, timeout_ms=None):
-        """The value of a key, loaded by ``loader(key) -> (value, weight_bytes)`` if it is missing.
+        """Return the value of a key. If it is missing, load it with ``loader(key) -> (value,
+        weight_bytes)``.
 
-        Of all threads that ask for a key at once, one loads; the others wait, at most
-        `timeout_ms` milliseconds (then TimeoutError, and the load goes on), and get the same
-        value. An ``Exception`` of the loader reaches all of them and nothing is kept; any other
-        ``BaseException`` only its own caller, and a waiter loads instead. A value whose key was
-        removed or put meanwhile is returned but not kept. ClosedError when the cache is closed
-        meanwhile, RuntimeError when a loader asks for the key it is loading.
+        If several threads ask for the same missing key, one thread loads it, and the other threads
+        wait and get the same value. A thread waits at most `timeout_ms`, then raises TimeoutError;
+        the load continues. If the loader raises an ``Exception``, all these threads raise it and no
+        value is kept. If it raises another ``BaseException``, only the loading thread raises it,
+        and a waiting thread loads instead. A value whose key was removed or put during the load is
+        returned, but not kept. Raises ClosedError if the cache is closed during the load, and
+        RuntimeError if a loader asks for the key that it is loading.
         """
-        # A hit is cheaper this way; but what is counted has to be one look-up.
+        # This path is faster for a hit. It is not used if look-ups are counted, because a miss
+        # would count twice.
         if not self._record_stats:
             value = core.cache_get(self._cache, key, self._now(), RETRY)
             if value is not RETRY:
@@ -395,11 +411,11 @@ cdef class IndexCache:
                 return value
 
     cdef object _load(self, object key, object loader, CoreBegin *begin):
-        """Loads as the one whose turn it is, which is over when this returns or raises."""
+        """Load the value in this thread. The load has ended when this returns or raises."""
         cdef int64_t weight
         cdef int64_t now_ms = begin.began_ms
         try:
-            # What had expired has left by now.
+            # The look-up may have removed expired entries.
             self._tell()
             value, weight_bytes = loader(key)
             weight = whole_from(weight_bytes, "weight_bytes", 0)
@@ -408,7 +424,7 @@ cdef class IndexCache:
             core.load_fail(begin.turn, <PyObject *>error, now_ms)
             raise
         except BaseException:
-            # Ctrl-C and the like are meant for this thread alone.
+            # Ctrl-C and similar exceptions are meant only for this thread.
             core.load_fail(begin.turn, NULL, now_ms)
             raise
         try:
@@ -418,7 +434,7 @@ cdef class IndexCache:
         return value
 
     cdef object _wait(self, CoreTurn *turn, object key, int64_t deadline_ms):
-        """Waits for another thread's load: its value, or RETRY when that was given up."""
+        """Wait for another thread's load. Return its value, or RETRY if the load was cancelled."""
         cdef int64_t left_ms
         cdef bint landed
         try:
@@ -432,27 +448,30 @@ cdef class IndexCache:
                     landed = core.load_wait(turn, left_ms)
                 if landed:
                     break
-                # The main thread looks after Ctrl-C.
+                # The main thread handles Ctrl-C here.
                 PyErr_CheckSignals()
             return core.load_outcome(turn, RETRY)
         finally:
             core.load_let_go(turn)
 
     def __contains__(self, key):
-        """Whether a key is here; this is no use of it."""
+        """Return whether a key is in the cache. Does not count as a use."""
         return core.cache_contains(self._cache, key, self._now()) == 1
 
     def remove(self, key):
-        """Removes a key, also one that is being loaded; whether there was an entry."""
+        """Remove a key and return whether it was in the cache. The value of an active load is not
+        kept.
+        """
         cdef bint found = core.cache_remove(self._cache, key)
         self._tell()
         return found
 
     def remove_if(self, predicate):
-        """Removes every entry whose key the predicate is true of; how many that were.
+        """Remove every entry for whose key the predicate is true. Return the number of entries.
 
-        The predicate is called outside every lock, also with keys that are being loaded. If it
-        raises, that is raised here, and the keys it was true of until then are removed.
+        The predicate is called without any lock, also with keys that are being loaded. If it
+        raises, this call raises the same exception, and the keys for which it was true before are
+        removed.
         """
         try:
             return core.cache_remove_if(self._cache, predicate)
@@ -460,23 +479,25 @@ cdef class IndexCache:
             self._tell()
 
     def sweep(self, now_ms=None):
-        """Removes what has expired at `now_ms` of the cache's clock; how many entries that were."""
+        """Remove the entries that have expired at `now_ms` of the cache's clock. Return their
+        number.
+        """
         cdef int64_t now = self._now() if now_ms is None else whole(now_ms, "now_ms")
         cdef int64_t count = core.cache_sweep(self._cache, now)
         self._tell()
         return count
 
     def resize(self, max_bytes):
-        """Changes the bound and removes at once what is over it."""
+        """Change the byte limit, and evict entries at once until the weights are within it."""
         core.cache_resize(self._cache, whole_from(max_bytes, "max_bytes", 0))
         self._tell()
 
     def set_ttl(self, ttl_ms):
-        """Changes for how long unused entries are kept, those that are here too."""
+        """Change the time to live of new and existing entries."""
         core.cache_set_ttl(self._cache, whole_from(ttl_ms, "ttl_ms", -1))
 
     def close(self):
-        """Removes everything. Loads under way and every later call raise ClosedError."""
+        """Remove all entries. Active loads and all later calls raise ClosedError."""
         core.cache_close(self._cache)
         self._tell()
 
@@ -487,7 +508,7 @@ cdef class IndexCache:
         self.close()
 
     def stats(self):
-        """`CacheStats`; all but what it holds are 0 without ``record_stats=True``."""
+        """Return `CacheStats`. Without ``record_stats=True`` only the current size is not 0."""
         cdef CoreCacheStats seen
         core.cache_stats(self._cache, &seen)
         return CacheStats(
@@ -515,12 +536,12 @@ cdef class IndexCache:
 
     @property
     def max_bytes(self):
-        """The bound."""
+        """The limit on the sum of the weights."""
         return core.cache_max_bytes(self._cache)
 
     @property
     def ttl_ms(self):
-        """Milliseconds that an unused entry stays; 0 or -1 for ever."""
+        """Milliseconds after which an unused entry expires; 0 and -1 mean never."""
         return core.cache_ttl_ms(self._cache)
 
     @property

@@ -1,13 +1,14 @@
-# The budget of held bytes: a part of `_hot.pyx`.
+# A part of `_hot.pyx`: the budget of held bytes.
 
 
 @cython.final
 cdef class ByteBudget:
-    """Counts the bytes of the permits that are held, up to a limit. Any thread.
+    """Counts the bytes of the held permits, up to a limit. Any thread may use it.
 
     ``ByteBudget(limit_bytes, ahead_limit_bytes, on_return)``. No call waits. A caller that waits
-    elsewhere sets ``guarded``; then ``on_return()`` is called when a permit returns, on the thread
-    that returns it, also in a finalizer. Its exceptions go to ``sys.unraisablehook``.
+    for bytes by other means sets ``guarded``. Then ``on_return()`` is called each time a permit is
+    returned, in the thread that returns the permit, also in a finalizer. Exceptions of
+    ``on_return`` go to ``sys.unraisablehook``.
     """
 
     def __cinit__(self, limit_bytes, ahead_limit_bytes, on_return):
@@ -15,16 +16,16 @@ cdef class ByteBudget:
         self.set_limits(limit_bytes, ahead_limit_bytes)
 
     def set_limits(self, limit_bytes, ahead_limit_bytes):
-        """Set the limits; permits that are held stay."""
+        """Set the limits. Permits that are held stay valid."""
         self.limit_bytes = whole_from(limit_bytes, "limit_bytes", 1)
         self.ahead_limit_bytes = whole_from(ahead_limit_bytes, "ahead_limit_bytes", 0)
 
     def take(self, size_bytes, bint ahead=False, bint waited=False):
-        """Return a `Permit`, None when there is no room.
+        """Return a `Permit`, or None if the limit does not allow it now.
 
-        A permit above the limit is granted while no other one is held. With `ahead` the limit of
-        read-ahead holds, too. While a caller waits (``guarded``) only callers that have `waited`
-        get permits.
+        A permit above the limit is granted if no other permit is held. With `ahead` the limit of
+        read-ahead applies, too, and no permit above a limit is granted. While a caller waits
+        (``guarded``), only callers that have `waited` get permits.
         """
         cdef Permit permit
         cdef int64_t size = whole(size_bytes, "a size")
@@ -50,7 +51,7 @@ cdef class ByteBudget:
         return permit
 
     cdef void give_back(self, Permit permit) noexcept:
-        """Count a permit as returned, once."""
+        """Count a permit as returned, but only once."""
         cdef bint told = False
         with cython.critical_section(self):
             if permit._owed:
@@ -67,14 +68,14 @@ cdef class ByteBudget:
 @cython.freelist(64)
 @cython.no_gc_clear
 cdef class Permit:
-    """A share of `size_bytes` of a `ByteBudget`; `ahead`: it was granted to read-ahead.
+    """A share of `size_bytes` of a `ByteBudget`. `ahead` is true if it was granted for read-ahead.
 
-    It returns with `release`, or with the last reference to the permit. After `hold` each view of
-    the bytes is a reference.
+    `release`, or the end of the last reference to the permit, returns the share to the budget.
+    After `hold`, each view of the bytes is such a reference.
     """
 
     def __dealloc__(self):
-        # A view that was never taken has no owner, and releasing it does nothing.
+        # Releasing a buffer that was never filled in does nothing.
         PyBuffer_Release(self._view)
         if self._budget is not None:
             self._budget.give_back(self)
@@ -87,7 +88,9 @@ cdef class Permit:
         self._budget.give_back(self)
 
     def hold(self, data):
-        """Return a read-only view of `data` that keeps it and the share; once."""
+        """Return a read-only view of `data`. The view keeps `data` and the share. Call this only
+        once.
+        """
         if self._holds:
             raise ValueError("this permit holds something already")
         PyObject_GetBuffer(data, self._view, PyBUF_SIMPLE)

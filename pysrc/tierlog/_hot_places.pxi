@@ -1,24 +1,26 @@
-# Look-ups of the segments that hold offsets: a part of `_hot.pyx`.
+# A part of `_hot.pyx`: look-ups of the segments that hold offsets.
 
 
 @cython.final
 cdef class ChangeCount:
     """The number of changes so far. A caller that reads the count before a look-up may use the
-    result until the count differs."""
+    result of the look-up until the count differs.
+    """
 
     def __cinit__(self):
         self.count = 1
 
     def changed(self):
-        """Count a change, after it is visible to look-ups."""
+        """Count a change. Call this after look-ups can see the change."""
         with cython.critical_section(self):
             self.count += 1
 
 
 @cython.final
 cdef class Place:
-    """The offsets `first_offset` to `last_offset` (inclusive) of a segment, all of them part of the
-    log. ``log_key`` is the key of its object, ``index_key`` that of its entry in the index cache.
+    """The offsets `first_offset` to `last_offset` (inclusive) of a segment. All of them are part of
+    the log. ``log_key`` is the key of the segment's object, and ``index_key`` is the key of the
+    segment's entry in the index cache.
     """
 
     def __cinit__(self, segment, int64_t first_offset, int64_t last_offset, str log_key not None):
@@ -30,14 +32,14 @@ cdef class Place:
         self.log_key = log_key
 
     def __reduce__(self):
-        raise TypeError("a Place belongs to what was looked up in this process")
+        raise TypeError("a Place belongs to the look-ups of this process and cannot be pickled")
 
     def holds(self, int64_t offset):
-        """Whether `offset` is one of these offsets."""
+        """Return whether `offset` is one of these offsets."""
         return self.first_offset <= offset <= self.last_offset
 
     def is_of(self, Place other not None):
-        """Whether both are of one segment."""
+        """Return whether both places are in the same segment."""
         return self is other or self.segment.segment_id == other.segment.segment_id
 
     def __repr__(self):
@@ -46,8 +48,10 @@ cdef class Place:
 
 @cython.final
 cdef class KnownPlaces:
-    """The places of one partition that were found at a number of its changes and for a lineage, in
-    ascending order. Only the count of all changes at which they still held is updated."""
+    """The known places of one partition, in ascending order. They were found for a lineage when the
+    partition's number of changes was ``change``. Only ``held_at`` is updated: the count of all
+    changes at which the places were last valid.
+    """
 
     def __cinit__(self, change, lineage, tuple places not None):
         self.change = change
@@ -55,7 +59,7 @@ cdef class KnownPlaces:
         self.places = places
 
     cpdef Place at(self, int64_t offset):
-        """Return the place of an offset; None when it is not known."""
+        """Return the place of an offset, or None if it is not known."""
         cdef Py_ssize_t low = 0, high = len(self.places), middle
         while low < high:
             middle = (low + high) // 2
@@ -71,11 +75,11 @@ cdef class KnownPlaces:
 
 @cython.final
 cdef class PlaceTable:
-    """`KnownPlaces` by partition. Any thread.
+    """`KnownPlaces` by partition. Any thread may use it.
 
-    ``PlaceTable(changes, change_count, most)`` keeps `most` partitions. ``changes(partition)``
-    returns a number that differs after each change. It is called only when the `change_count` of
-    all partitions has moved.
+    ``PlaceTable(changes, change_count, most)`` keeps at most `most` partitions.
+    ``changes(partition)`` returns a number that differs after each change of the partition. It is
+    called only if `change_count`, which counts the changes of all partitions, has changed.
     """
 
     def __cinit__(self, changes, ChangeCount change_count not None, Py_ssize_t most):
@@ -85,9 +89,9 @@ cdef class PlaceTable:
         self._known = {}
 
     cpdef KnownPlaces current(self, partition, lineage):
-        """Return the places of a partition that still hold; there may be none."""
+        """Return the places of a partition that are still valid; there may be none."""
         cdef tuple name = (partition.topic_id, partition.partition)
-        # The counts are read first: a later look-up is at least as new.
+        # The counts are read first, so that a later look-up is at least as new as they are.
         cdef int64_t count = self._change_count.count
         known = <KnownPlaces>self._known.get(name)
         if known is not None and known.held_at == count and known.lineage is lineage:
@@ -103,7 +107,7 @@ cdef class PlaceTable:
         return known
 
     def find(self, partition, lineage, offset):
-        """Return the place of an offset if it is known and still holds, else None."""
+        """Return the place of an offset if it is known and still valid, else None."""
         return self.current(partition, lineage).at(offset)
 
     def keep(self, partition, KnownPlaces known not None):

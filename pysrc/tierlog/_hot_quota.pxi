@@ -14,49 +14,52 @@ QuotaSnapshot = namedtuple(
     ),
     module="tierlog._hot",
 )
-QuotaSnapshot.__doc__ = "What a sensor has seen, at one moment; the limit is None when there is none."
+QuotaSnapshot.__doc__ = "The figures of a sensor at one moment. ``limit_bytes_per_second`` is None for no limit."
 
 
-# Stands for the latest moment a sensor knows.
+# Means the latest time that the sensor knows.
 cdef int64_t LATEST_MS = INT64_MIN
 
-# The formats of int64 in native byte order.
+# The buffer formats of int64 in native byte order.
 cdef tuple INT64_FORMATS = (b"l", b"q", b"@l", b"@q", b"=q")
 
 
 cdef int64_t limit_of(object limit) except? -1:
-    """A limit for the core, which takes -1 for none."""
+    """Return a limit as the core expects it: -1 means no limit."""
     return -1 if limit is None else whole_from(limit, "a limit", 0)
 
 
 cdef object refused(int64_t code, object amount):
-    """The exception of a code of the core's quota functions."""
+    """Return the exception for a code of the core's quota functions."""
     if code == QUOTA_AMOUNT_TOO_LARGE:
         return OverflowError(f"expected at most 2**48 bytes in one call, found {amount}")
     if code == QUOTA_WINDOW_FULL:
-        return OverflowError(f"the window's sum would pass 2**62 bytes with {amount} more")
+        return OverflowError(f"the window holds 2**62 bytes or more and cannot take {amount} more")
     if code == QUOTA_NOT_RESERVED:
         return ClosedError("this reservation was settled or cancelled before")
     if code == QUOTA_NEEDS_WINDOW:
-        return ValueError("reservations need rate='window': the elapsed mode has no bound to keep")
+        return ValueError("reservations need rate='window', found rate='elapsed'")
     return ValueError("expected num_samples from 1 to 3,600 and window_ms from 1 to 86,400,000")
 
 
 @cython.final
 cdef class QuotaSensor:
-    """Bytes per second over a rolling window, and how long to wait to keep within a limit.
+    """Measures bytes per second over a rolling window, and says how long to wait to stay within a
+    limit.
 
-    ``QuotaSensor(num_samples=61, window_ms=1000, limit_bytes_per_second=None, rate="window")``:
-    `num_samples` (1 to 3,600) buckets of `window_ms` (1 to 86,400,000) each. ``rate="window"``
-    divides the bytes of all live buckets by the whole window (KIP-956), ``rate="elapsed"`` by the
-    time since the oldest live sample, at least one window (Kafka's ``SimpleRate`` as shipped).
-    No limit is unlimited; a limit of 0 blocks.
+    ``QuotaSensor(num_samples=61, window_ms=1000, limit_bytes_per_second=None, rate="window")``: The
+    window has `num_samples` (1 to 3,600) buckets of `window_ms` (1 to 86,400,000) each.
+    ``rate="window"`` divides the bytes of all live buckets by the length of the whole window
+    (KIP-956). ``rate="elapsed"`` divides them by the time since the oldest live sample began, but
+    at least by `window_ms` (Kafka's ``SimpleRate``). A limit of None means no limit, and a limit of
+    0 blocks all bytes.
 
-    Amounts are whole bytes from 0 to 2**48: TypeError for anything that is no integer (also bool
-    and NaN), ValueError below 0, OverflowError above. `now_ms` is any clock that counts
-    milliseconds; left out, the machine's monotonic clock is read, to 4 ms. Inside, time never goes
-    back, whatever the caller's clock does. Threads may share a sensor, and none ever waits. A
-    forked child goes on with a copy that counts for itself.
+    Amounts are whole bytes from 0 to 2**48. A value that is not an integer (also a bool or NaN)
+    raises TypeError, a negative amount ValueError, and a larger amount OverflowError. `now_ms` is
+    the time of any clock that counts milliseconds; by default the machine's monotonic clock is
+    read, which is exact to 4 ms. The sensor's own time never goes back, even if the caller's clock
+    does. Threads may share a sensor, and no thread ever waits. A forked child continues with its
+    own copy of the sensor.
     """
 
     def __cinit__(
@@ -79,7 +82,7 @@ cdef class QuotaSensor:
         self.rate_mode = rate
 
     def __dealloc__(self):
-        # Null when the arguments were refused; then there is nothing to free.
+        # The sensor is null if the arguments were refused. The core ignores null.
         core.quota_free(self._sensor)
 
     def __reduce__(self):
@@ -94,7 +97,7 @@ cdef class QuotaSensor:
     cdef inline int64_t _now(self, object now_ms) except? -1:
         if now_ms is None:
             return core.coarse_now_ms()
-        # Written once: threads share the line it lies in.
+        # Written only once, because threads share the cache line of this field.
         if not self._given_time:
             self._given_time = True
         return whole(now_ms, "now_ms")
@@ -114,13 +117,15 @@ cdef class QuotaSensor:
         return core.quota_throttle_ms(self._sensor, now_ms)
 
     def record(self, amount, now_ms=None):
-        """Counts `amount` bytes."""
+        """Count `amount` bytes."""
         cdef int64_t code = core.quota_record(self._sensor, whole_from(amount, "an amount", 0), self._now(now_ms))
         if code < 0:
             raise refused(code, amount)
 
     def record_and_throttle_ms(self, amount, now_ms=None):
-        """Counts `amount` bytes; milliseconds to wait until the rate is within the limit."""
+        """Count `amount` bytes and return the milliseconds to wait until the rate is within the
+        limit.
+        """
         cdef int64_t throttle_ms = core.quota_record_and_throttle_ms(
             self._sensor, whole_from(amount, "an amount", 0), self._now(now_ms)
         )
@@ -129,9 +134,9 @@ cdef class QuotaSensor:
         return throttle_ms
 
     def record_many(self, amounts, now_ms=None):
-        """Counts every amount of a buffer of int64 at one moment, all of them or none.
+        """Count the sum of all amounts in a buffer of int64, as one record.
 
-        Returns the milliseconds to wait after the last. Together they are at most 2**48 bytes.
+        Returns the milliseconds to wait. The sum is at most 2**48 bytes.
         """
         cdef Py_buffer view
         cdef int64_t now = self._now(now_ms)
@@ -146,38 +151,40 @@ cdef class QuotaSensor:
         finally:
             PyBuffer_Release(&view)
         if throttle_ms == QUOTA_NEGATIVE:
-            raise ValueError("expected amounts of 0 or more, found a negative one")
+            raise ValueError("expected amounts of 0 or more, found a negative amount")
         if throttle_ms < 0:
             raise refused(throttle_ms, "these amounts")
         return throttle_ms
 
     def rate(self, now_ms=None):
-        """Bytes per second."""
+        """Return the bytes per second."""
         return core.quota_rate(self._sensor, self._now(now_ms))
 
     def throttle_ms(self, now_ms=None):
-        """Milliseconds to wait until the rate is within the limit, if nothing more comes."""
+        """Return the milliseconds to wait until the rate is within the limit if no more bytes are
+        counted.
+        """
         return core.quota_throttle_ms(self._sensor, self._now(now_ms))
 
     @property
     def limit(self):
-        """Bytes per second, None for unlimited."""
+        """The limit in bytes per second; None means no limit."""
         cdef int64_t limit = core.quota_limit(self._sensor)
         return None if limit < 0 else limit
 
     def set_limit(self, limit_bytes_per_second, now_ms=None):
-        """Changes the limit at once; what was counted stays. None is unlimited, 0 blocks.
+        """Change the limit at once. Counted bytes stay counted. None means no limit, and 0 blocks.
 
-        `now_ms` as for `Reservation.settle`.
+        `now_ms` has the same meaning as in `Reservation.settle`.
         """
         core.quota_set_limit(self._sensor, limit_of(limit_bytes_per_second), self._now_or_latest(now_ms))
 
     def total(self):
-        """All bytes ever counted or reserved and not given back, modulo 2**64."""
+        """Return all bytes ever counted or reserved, minus the bytes given back, modulo 2**64."""
         return core.quota_total(self._sensor)
 
     def snapshot(self, now_ms=None):
-        """Return rate, limit, totals and overshoot of one moment without blocking other threads."""
+        """Return rate, limit, totals and overshoot at one moment without blocking other threads."""
         cdef CoreQuotaSnapshot seen
         core.quota_snapshot(self._sensor, self._now(now_ms), &seen)
         return QuotaSnapshot(
@@ -191,10 +198,10 @@ cdef class QuotaSensor:
         )
 
     def try_reserve(self, amount, now_ms=None):
-        """A `Reservation` of `amount` bytes, or the milliseconds after which to ask again.
+        """Return a `Reservation` of `amount` bytes, or the milliseconds after which to ask again.
 
-        With every byte reserved before it is sent, no window of any position holds more than
-        the limit allows and one reservation more. ``rate="window"`` only, else ValueError.
+        If every byte is reserved before it is sent, every sliding window holds at most the limit
+        plus one reservation. Raises ValueError unless the sensor has ``rate="window"``.
         """
         cdef uint64_t wanted = whole_from(amount, "an amount", 0)
         cdef Reservation granted = Reservation.__new__(Reservation)
@@ -212,11 +219,11 @@ cdef class QuotaSensor:
 
 @cython.final
 cdef class Reservation:
-    """Bytes that a `QuotaSensor` granted and that wait to be used.
+    """Bytes that a `QuotaSensor` granted and that are not used yet.
 
-    ``settle(actual)`` says how many it became: fewer are given back, more are counted now.
-    ``cancel()`` gives all of them back, and so do the end of a ``with`` block and the last
-    reference when neither was called.
+    ``settle(actual)`` reports how many bytes were used. Unused bytes are given back, and bytes
+    beyond the reservation are counted now. ``cancel()`` gives all bytes back. If neither was
+    called, the end of a ``with`` block or of the last reference gives all bytes back.
     """
 
     def __dealloc__(self):
@@ -232,10 +239,11 @@ cdef class Reservation:
             core.quota_settle(sensor._sensor, &self._token, 0, now_ms)
 
     def settle(self, actual, now_ms=None):
-        """`actual` bytes were used. ClosedError when it was settled or cancelled before.
+        """Report that `actual` bytes were used. Raises ClosedError if it was settled or cancelled
+        before.
 
-        Without `now_ms` the machine's clock is read, or, if the sensor's times have been given
-        until now, it happens at the latest of them.
+        If `now_ms` is None, the machine's clock is read. But if earlier calls of the sensor passed
+        `now_ms`, the latest time that the sensor knows is used instead.
         """
         cdef uint64_t used = whole_from(actual, "an amount", 0)
         cdef int64_t code
@@ -250,7 +258,7 @@ cdef class Reservation:
             self._sensor = None
 
     def cancel(self, now_ms=None):
-        """Gives all bytes back; nothing when it was settled or cancelled before."""
+        """Give all bytes back. Does nothing if the reservation was settled or cancelled before."""
         with cython.critical_section(self):
             if self._sensor is not None:
                 self.give_back(self._sensor._now_or_latest(now_ms))

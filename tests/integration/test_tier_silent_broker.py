@@ -60,7 +60,7 @@ def test_what_a_broker_said_last_holds_when_it_is_silent(tmp_path: Path) -> None
         second = archived(tmp_path)
         assert {topic for topic, _ in second} == {"plain"}
         assert len(second) > len(first)
-        assert "what it said last holds" in said
+        assert "its last answers are used" in said
         # A state directory that was lost knows of no policy and no leader.
         said = tier(broker, tmp_path, "lost")
         assert "the broker has never said whether this topic is compacted" in said

@@ -440,7 +440,7 @@ def test_segment_for(tmp_path: Path) -> None:
         100,
         100,
     ]
-    with pytest.raises(OutOfRangeError, match="below the first one held, 50"):
+    with pytest.raises(OutOfRangeError, match="below the first offset held, 50"):
         log.segment_for(49)
 
 

@@ -29,6 +29,7 @@ from tierlog.node.archive.metadata import ArchiveMetadata
 from tierlog.node.cluster_view import ClusterView, LogDirView, PartitionView, TopicView
 from tierlog.node.groups.offsets import GROUPS_FILE
 from tierlog.node.groups.service import GroupService
+from tierlog.node.local_setup import serve_node
 from tierlog.node.node import Node
 from tierlog.node.server import Server, open_listener
 from tierlog.node.setup import serve_archive
@@ -45,6 +46,7 @@ __all__ = [
     "RawClient",
     "Running",
     "running",
+    "running_local",
     "serving",
 ]
 
@@ -159,6 +161,18 @@ def serving(
         clock=clock,
         report=said.append,
     )
+    with _in_thread(served, said) as server:
+        yield server
+
+
+@contextmanager
+def running_local(
+    data_dir: str, *, config: Config | None = None, clock: Clock | None = None
+) -> Iterator[Running]:
+    """Run a node with topics of its own."""
+    said: list[str] = []
+    listener = open_listener("127.0.0.1", 0)
+    served = serve_node(data_dir, listener, config=config, clock=clock, report=said.append)
     with _in_thread(served, said) as server:
         yield server
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.batch_bombs import TOPIC as BOMBS
 from tests.batch_bombs import value_bomb, write_log_dir
-from tests.settings import deleting, fetching, grouping, serving, tiering, topics
+from tests.settings import deleting, fetching, grouping, serving, tiering, topics, transacting
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
@@ -190,6 +190,18 @@ ROWS: dict[str, Row] = {
     "tierlog.group.memory.bytes": ("3000", grouping.first_answer),
     "offset.metadata.max.bytes": ("3", grouping.commits_of_groups),
     "offsets.retention.minutes": ("60", grouping.offset_after_two_hours),
+    "transaction.max.timeout.ms": ("59999", transacting.first_starts),
+    "transactional.id.expiration.ms": ("7200000", transacting.forgotten_after_ms),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
+        "1000",
+        transacting.aborted_after_ms,
+    ),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": (
+        "7200000",
+        transacting.forgotten_after_ms,
+        {"transactional.id.expiration.ms": "1000"},
+    ),
+    "tierlog.transaction.max.ids": ("1", transacting.first_starts),
     STORAGE_CLASS: (f"{MANAGERS}:FolderStorage", tiering.configured),
     "remote.log.storage.manager.impl.prefix": (
         "mine.",

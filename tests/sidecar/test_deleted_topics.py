@@ -234,7 +234,7 @@ def test_damaged_notes_begin_anew(archive: Archive, text: bytes) -> None:
     (archive.folder / "state" / NOTES_KEY).write_bytes(text)
     archive.cluster.named["epochs"] = None
     assert archive.look() == list(TOPICS)
-    assert "their time begins anew" in archive.warnings[0]
+    assert "retention starts again now" in archive.warnings[0]
     assert archive.look(WEEK_MS - 1) == list(TOPICS)
     assert archive.look(1) == list(TOPICS[1:])
 

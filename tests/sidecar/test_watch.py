@@ -267,7 +267,7 @@ def test_a_broker_that_goes_away_leaves_the_checkpoints(house: House) -> None:
     house.cluster.answers = BrokerUnavailableError("broker x does not answer")
     look = house.look()
     assert look.broker_error == (
-        "broker x does not answer; what it said last holds, and nothing else is taken up"
+        "broker x does not answer; its last answers are used, and no other partition is tiered"
     )
     assert look.warnings == ()
     (host,) = house.watch.hosts
@@ -290,7 +290,7 @@ def test_a_topic_that_was_made_again_is_another_one(house: House) -> None:
     seen = house.answer(replace(ANSWER, topic_id=random_kafka_uuid())).partitions[0]
     assert house.roles.told() == [("lead", 9), ("stop", None)]
     assert {one.text for one in seen.decisions} == {
-        "the cluster has another topic named epochs by now"
+        "the cluster now has another topic named epochs"
     }
     assert len(house.watch.hosts) == 0
     host = house.roles.logs[0]

@@ -1,11 +1,11 @@
 """The ``tierlog`` command: one module per verb.
 
-Data goes to stdout, progress and hints to stderr. Exit codes: 0 fine, 1 problems found, 2 wrong
-usage, 130 interrupted, 141 the reader of stdout is gone. Every verb is a function in
-``tierlog.tools`` or ``tierlog.sidecar`` first; this package translates. Modules that do the work
-are imported by the verb that needs them, so that ``--help`` answers at once.
+Data goes to stdout; progress and hints go to stderr. The exit codes are 0 for success, 1 when
+problems were found, 2 for wrong usage, 130 after an interrupt, and 141 when the reader of stdout
+has closed it. This package parses arguments and calls functions of other packages, which do the
+work. Each verb imports them only when it runs, so that ``--help`` answers at once.
 
-Only this package reads the environment and the clock for the verbs.
+For the verbs, only this package reads the environment and the clock.
 """
 
 from __future__ import annotations

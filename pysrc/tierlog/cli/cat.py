@@ -36,7 +36,8 @@ _DASHED_TOPIC = re.compile(r"-[a-zA-Z0-9._-]*:[0-9]+", re.ASCII)
 
 
 class _Cat(click.Command):
-    """A topic whose name begins with ``-`` looks like an option: the error says what to do."""
+    """For a topic whose name begins with ``-``, which looks like an option, the error says what to
+    do."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """See `click.Command`."""
@@ -65,48 +66,64 @@ class _Cat(click.Command):
     multiple=True,
     metavar="OFFSET",
     help="Where to start and stop: beginning, end, N, -N, N:M, s@ms, e@ms, @-2h:end, "
-    "@2024-02-29T12:00:00Z:1h. Ends are not included. Default: all.",
+    "@2024-02-29T12:00:00Z:1h. The end is exclusive. By default all records are printed.",
 )
-@click.option("-c", "count", type=click.IntRange(min=0), metavar="N", help="At most N records.")
-@click.option("-e", "say_end", is_flag=True, help="Say on stderr where the end was reached.")
-@click.option("-f", "template", metavar="FORMAT", help="kcat's tokens: %k %s %S %o %T %h ...")
+@click.option(
+    "-c", "count", type=click.IntRange(min=0), metavar="N", help="Print at most N records."
+)
+@click.option(
+    "-e", "say_end", is_flag=True, help="Print to stderr at which offset the end was reached."
+)
+@click.option(
+    "-f", "template", metavar="FORMAT", help="A format with kcat's tokens: %k %s %S %o %T %h ..."
+)
 @click.option(
     "--format",
     "shown",
     metavar="FORMAT",
-    help="json: as -J; text: values; else a format, as -f takes it.",
+    help="json: like -J; text: values only; anything else: a format as for -f.",
 )
-@click.option("-J", "as_json", is_flag=True, help="One JSON object a line, with kcat's keys.")
-@click.option("-t", "topic", metavar="TOPIC", help="The topic, as kcat has it.")
-@click.option("-p", "number", type=click.IntRange(0, 2**31 - 1), help="Its partition, with -t.")
-@click.option("-q", "is_quiet", is_flag=True, help="Print no hints on stderr, only what is wrong.")
-@click.option("-C", expose_value=False, is_flag=True, help="Accepted and ignored: cat only reads.")
+@click.option(
+    "-J", "as_json", is_flag=True, help="Print one JSON object per line, with kcat's keys."
+)
+@click.option("-t", "topic", metavar="TOPIC", help="The topic, as in kcat.")
+@click.option(
+    "-p", "number", type=click.IntRange(0, 2**31 - 1), help="The partition of the topic of -t."
+)
+@click.option(
+    "-q", "is_quiet", is_flag=True, help="Print no hints on stderr, only errors and gaps."
+)
+@click.option(
+    "-C", expose_value=False, is_flag=True, help="Accepted and ignored, because cat only reads."
+)
 @click.option(
     "--store",
     metavar="URL",
-    help="The store that SOURCE, a log directory, is tiered to: both are read as one log.",
+    help="The store to which SOURCE, a log directory, is tiered. Both are read as one log.",
 )
 @click.option(
     "--read-committed",
     "committed",
     is_flag=True,
-    help="Leave out aborted transactions, and stop before the oldest one that has not ended.",
+    help="Leave out aborted transactions, and stop before the oldest unfinished transaction.",
 )
 @click.option(
     "--on-gap",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="What to do where a store lacks offsets: stop, or name them and go on.",
+    help="What to do if a store lacks offsets: fail, or name the offsets and skip them.",
 )
 @click.option(
     "--on-corrupt",
     type=click.Choice(["fail", "skip"]),
     default="fail",
     show_default=True,
-    help="What to do at damaged records: stop, or name what is lost and go on behind them.",
+    help="What to do at damaged records: fail, or name the lost offsets and skip them.",
 )
-@config_option("Settings of reading a store, as TIERLOG_... variables: quota, memory, threads.")
+@config_option(
+    "Settings for reading a store, also as TIERLOG_... variables: quota, memory, threads."
+)
 def cat(
     source: str,
     partitions: tuple[tuple[str, int | None], ...],
@@ -125,13 +142,16 @@ def cat(
     on_corrupt: str,
     config_file: str | None,
 ) -> int:
-    """Print the records of partitions of SOURCE, one partition after the other.
+    """Print the records of partitions of SOURCE, one partition after another.
 
-    TOPIC alone means all of its partitions. -o holds for each partition, -c for all together.
-    tierlog stops where the log ends and never waits for more. With -J, bytes that are not UTF-8
-    are {"base64": "..."} instead of a string. Damaged records and segments, and offsets that a
-    store should have and lacks, are an error after the records before them. --on-corrupt skip and
-    --on-gap skip name on stderr what is lost and go on behind it; the exit code is 1, too.
+    TOPIC alone means all partitions of the topic. -o applies to each partition, -c to all
+    partitions together. tierlog stops at the end of the log and never waits for new records. With
+    -J, bytes that are not UTF-8 are printed as {"base64": "..."} instead of a string.
+
+    If records or segments are damaged, or a store lacks offsets that it should have, the records
+    before them are printed and then an error. With --on-corrupt skip and --on-gap skip, the lost
+    offsets are named on stderr and the records after them are printed. The exit code is 1 in both
+    cases.
 
     \b
     tierlog cat /var/lib/kafka/data orders:0 -o -10
@@ -177,13 +197,14 @@ def cat(
 
 
 def _nothing(_text: str) -> None:
-    """Print no hint."""
+    """Print nothing; replaces `hint` when no hints are wanted."""
 
 
 def _named(
     partitions: tuple[tuple[str, int | None], ...], topic: str | None, number: int | None
 ) -> list[tuple[str, int | None]]:
-    """Topics and partitions of all arguments; a topic without a number means all partitions."""
+    """Return the topics and partitions of all arguments. A topic without a number means all its
+    partitions."""
     if topic is None and number is not None:
         raise click.UsageError("-p needs the topic, -t TOPIC")
     named = [*partitions] if topic is None else [*partitions, (topic, number)]
@@ -203,7 +224,8 @@ def _chosen(
 
 
 def _selected(sources: Sequence[Source], topic: str, number: int, **wanted: Any) -> Selection:
-    """The records of one partition; OutOfRangeError names what the sources hold instead."""
+    """Return the records of one partition. Raises OutOfRangeError, which names the topics or
+    partitions that the sources have."""
     from tierlog.tools.cat.selection import select_records
     from tierlog.tools.ls import chosen_partitions
 
@@ -217,7 +239,7 @@ def _selected(sources: Sequence[Source], topic: str, number: int, **wanted: Any)
 
 
 def _print_records(selection: Selection, count: int | None, shape: RecordFormat) -> int:
-    """Write at most `count` records to stdout; return how many that were."""
+    """Write at most `count` records to stdout; return the number of written records."""
     from tierlog.tools.cat.selection import format_records
 
     out, printed = sys.stdout.buffer, 0
@@ -232,7 +254,8 @@ def _print_records(selection: Selection, count: int | None, shape: RecordFormat)
 
 
 class _LeftOut:
-    """Names on stderr, once each, what the records on stdout lack."""
+    """Names on stderr the damage and gaps whose records are missing on stdout. Each is named
+    once."""
 
     def __init__(self, *, fail_at_gaps: bool) -> None:
         self.told: set[str] = set()
@@ -261,7 +284,8 @@ class _LeftOut:
 
 
 def _tiers(source: str, store: str | None) -> list[Source]:
-    """Where the records lie: one place, or a log directory and the store it is tiered to."""
+    """Return the sources of the records: one source, or a log directory and the store to which it
+    is tiered."""
     from tierlog.reader.sources import source_of
 
     first = source_of(source)

@@ -1,4 +1,4 @@
-"""The command: its verbs and the handling of errors."""
+"""The command ``tierlog``: its verbs and the handling of errors."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ _DEBUG = "TIERLOG_DEBUG"
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; ``args`` None: those of this process."""
+    """Run the command line and return its exit code. ``args`` None means the arguments of this
+    process."""
     if not sys.stdout:
-        # The parent process closed it.
+        # The parent process closed stdout.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - to the very end
-    # No verb does linear algebra, and NumPy's idle BLAS threads spin on the other cores.
+    # No verb does linear algebra, and idle BLAS threads of NumPy would keep other cores busy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         with tell_store_waits():
@@ -76,7 +77,8 @@ def _one_line(error: TierlogError | OSError) -> str:
 
 
 def _forget_stdout() -> None:
-    """Redirect stdout to nothing: the interpreter flushes it at exit and would report an error."""
+    """Redirect stdout to the null device, because the interpreter flushes stdout at exit and would
+    report an error."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())
     os.close(devnull)
@@ -84,7 +86,7 @@ def _forget_stdout() -> None:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        # Imported here: the look-up takes 40 ms.
+        # Imported here, because looking up the version takes 40 ms.
         from tierlog import __version__
 
         echo(f"tierlog {__version__}")

@@ -27,7 +27,7 @@ def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError(f"expected NAME=VALUE, found {text!r}")
-    # Kafka's tool wants brackets around lists.
+    # Kafka's own tool requires brackets around lists, so accept them.
     if value.startswith("[") and value.endswith("]"):
         value = value[1:-1]
     return name, value

@@ -27,14 +27,20 @@ __all__ = ["demo"]
 
 @click.command()
 @click.argument("log_dirs", nargs=-1, metavar="[LOGDIR]...")
-@click.option("--to", "folder", metavar="DIR", help="An empty folder; default: a temporary one.")
+@click.option(
+    "--to",
+    "folder",
+    metavar="DIR",
+    help="An empty folder for the files of the demo; default: a temporary folder.",
+)
 @format_option("text", "json")
 def demo(log_dirs: tuple[str, ...], folder: str | None, shown: str) -> int:
-    """Write to a Kafka node, tier it under a quota, read it back cold, compare every record.
+    """Write to a Kafka node, tier its log under a quota, read it back from the store, compare every
+    record.
 
-    The node runs in this process. With LOGDIRs of a broker instead: tier them, read them back,
-    compare byte for byte; the directories are only read. Makes a store, a summary and an HTML
-    report; exit code 1 if anything came back different.
+    The node runs in this process. If LOGDIRs of a broker are given, the demo tiers them instead,
+    reads them back and compares every byte. It only reads the directories. The demo writes a store,
+    a summary and an HTML report. The exit code is 1 if any record or byte differs.
 
     \b
     tierlog demo
@@ -74,7 +80,7 @@ def _document(result: DemoResult | LiveResult) -> dict[str, Any]:
 def _run_live(
     place: Path, clock: Clock, timer_ns: Callable[[], int]
 ) -> tuple[LiveResult, list[str], list[str]]:
-    """Run the demo against a node; return its result, the summary and the commands to try."""
+    """Run the demo with a node; return its result, the summary and the commands to try."""
     from tierlog.config import Config
     from tierlog.node.embedded import EmbeddedNode
     from tierlog.tools.demo.live import NODE_SETTINGS, LiveResult, run_live
@@ -102,7 +108,7 @@ def _run_live(
 def _run_logs(
     log_dirs: Sequence[str], place: Path, clock: Clock, timer_ns: Callable[[], int]
 ) -> tuple[DemoResult, list[str], list[str]]:
-    """Run the demo over a broker's logs; return its result, the summary and the commands to try."""
+    """Run the demo with a broker's logs; return its result, the summary and the commands to try."""
     from tierlog.tools.demo.report import next_commands, report_html, summary_text
     from tierlog.tools.demo.run import run_demo
     from tierlog.tools.output import iso_time

@@ -26,30 +26,41 @@ __all__ = ["index"]
 
 @click.group(cls=Verbs)
 def index() -> None:
-    """Make indexes again from the logs they belong to."""
+    """Rebuild indexes from their logs."""
 
 
 @index.command()
 @click.argument("source")
-@click.option("--to", "target", metavar="DIR", help="Where index files go.")
-@click.option("--dry-run", is_flag=True, help="Scan and check everything, write nothing.")
+@click.option("--to", "target", metavar="DIR", help="Folder for the index files.")
+@click.option("--dry-run", is_flag=True, help="Scan and check all logs, but write nothing.")
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Processes to work in.  [default: one for each CPU, or as many as Spark has slots]",
+    help="Number of processes.  [default: one for each CPU, or the number of Spark's slots]",
 )
-@click.option("--spark", "master", metavar="MASTER", help="Work on this Spark cluster instead.")
-@click.option("--ship", is_flag=True, help="With --spark: to workers without tierlog, send it.")
-@click.option("--report", "report_dir", metavar="DIR", help="Write the report as Parquet, too.")
+@click.option(
+    "--spark",
+    "master",
+    metavar="MASTER",
+    help="Rebuild on this Spark cluster instead of this machine.",
+)
+@click.option(
+    "--ship",
+    is_flag=True,
+    help="With --spark: send tierlog to the workers, if they do not have it.",
+)
+@click.option(
+    "--report", "report_dir", metavar="DIR", help="Also write the report as Parquet files."
+)
 @click.option(
     "--index-interval",
     "index_interval_bytes",
     type=Parsed("size", size_value),
     metavar="BYTES",
-    help="The topics' index.interval.bytes; else log.index.interval.bytes.  [default: 4096]",
+    help="The topics' index.interval.bytes. By default log.index.interval.bytes.  [default: 4096]",
 )
-@config_option("Settings of the nodes whose indexes these are: the same make the same bytes.")
+@config_option("Settings of the nodes that use the indexes. The same settings give the same bytes.")
 @format_option(*FORMATS)
 def rebuild(
     source: str,
@@ -65,11 +76,13 @@ def rebuild(
 ) -> int:
     """Rebuild the indexes of SOURCE from its logs.
 
-    Of a log directory: every .index, .timeindex, .txnindex and .snapshot, as Kafka's own recovery
-    writes them, into DIR and never into the directory itself. Of a store: .indexes objects that
-    are missing or damaged; sound ones stay. With DIR the remote index files that a node keeps of it
-    are made there. A damaged segment is reported and left out, the others
-    are done all the same, and the exit code is 1. May be repeated: what is done stays done.
+    For a log directory, all .index, .timeindex, .txnindex and .snapshot files are written into DIR,
+    as Kafka's own recovery writes them. The log directory itself is never changed. For a store,
+    missing and damaged .indexes objects are rebuilt, and valid ones are kept. With DIR, the remote
+    index files that a node keeps for the store are written there.
+
+    A damaged segment is reported and left out; the other segments are rebuilt, and the exit code is
+    1. The command may be repeated and then continues where it ended.
 
     \b
     tierlog index rebuild /var/lib/kafka/data --to /mnt/indexes

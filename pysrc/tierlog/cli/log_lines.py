@@ -1,4 +1,4 @@
-"""Lines for the operator on stderr: text with its time, or one JSON object each."""
+"""Write lines for the operator to stderr: each is text with its time, or one JSON object."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["LogLines"]
 
 
 class LogLines:
-    """Writes lines in `log_format`. Thread-safe.
+    """Writes lines in the format `log_format` (text or json). Thread-safe.
 
     A JSON line has ``time``, ``level`` (info or warning), ``event``, ``text`` and the fields of its
-    event. A text line of a command that ends by itself has no time.
+    event. With ``timed`` False, a text line has no time.
     """
 
     def __init__(self, log_format: str, clock: Clock, *, timed: bool = True) -> None:
@@ -27,11 +27,11 @@ class LogLines:
         self._timed = timed
 
     def info(self, event: str, text: str, **fields: Any) -> None:
-        """Write a line about something that happened as it should."""
+        """Write a line about a normal event."""
         self._write("info", event, text, fields)
 
     def warn(self, event: str, text: str, **fields: Any) -> None:
-        """Write a line about something that an operator may have to act on."""
+        """Write a line about an event that may need an action of the operator."""
         self._write("warning", event, text, fields)
 
     def _write(self, level: str, event: str, text: str, fields: dict[str, Any]) -> None:

@@ -17,10 +17,10 @@ __all__ = ["ls"]
 @click.command()
 @click.argument("source")
 @click.argument("topic", required=False, type=Parsed("topic", topic_value), metavar="[TOPIC[:P]]")
-@click.option("--segments", is_flag=True, help="List segments, as for one partition.")
+@click.option("--segments", is_flag=True, help="List segments instead of partitions.")
 @format_option(*FORMATS)
 def ls(source: str, topic: tuple[str, int | None] | None, segments: bool, shown: str) -> None:
-    """List the partitions of SOURCE, or the segments of one.
+    """List the partitions of SOURCE, or the segments of one partition.
 
     \b
     tierlog ls /var/lib/kafka/data

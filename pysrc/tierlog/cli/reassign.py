@@ -1,4 +1,4 @@
-"""``tierlog reassign``: arguments, and which function each action calls."""
+"""``tierlog reassign``: its arguments and its actions."""
 
 from __future__ import annotations
 
@@ -55,19 +55,23 @@ def _broker_ids(text: str) -> list[int]:
 @click.option("--bootstrap", "--bootstrap-server", required=True, metavar="HOST:PORT[,...]")
 @click.option("--generate", is_flag=True, help="Propose an assignment; change nothing.")
 @click.option("--execute", is_flag=True, help="Start the moves of --reassignment.")
-@click.option("--verify", is_flag=True, help="Show each move; clear throttles when none goes on.")
-@click.option("--cancel", is_flag=True, help="Cancel the moves of --reassignment that go on.")
-@click.option("--list", "list_", is_flag=True, help="List all partitions that move.")
+@click.option(
+    "--verify", is_flag=True, help="Show each move; clear throttles when no move is active."
+)
+@click.option("--cancel", is_flag=True, help="Cancel the active moves of --reassignment.")
+@click.option("--list", "list_", is_flag=True, help="List all partitions that are moving.")
 @click.option("--watch", is_flag=True, help="Follow the moves until they end.")
 @click.option("--topics", type=Parsed("topics", _names), metavar="NAME,...", help="For --generate.")
-@click.option("--topics-to-move-json-file", metavar="FILE", help="The same, as Kafka's JSON.")
+@click.option(
+    "--topics-to-move-json-file", metavar="FILE", help="For --generate: the topics as Kafka's JSON."
+)
 @click.option(
     "--brokers",
     "--broker-list",
     "broker_ids",
     type=Parsed("brokers", _broker_ids),
     metavar="ID,...",
-    help="For --generate: the brokers that hold the topics afterwards.",
+    help="For --generate: the brokers that have the topics after the move.",
 )
 @click.option(
     "--minimal/--kafka",
@@ -99,31 +103,33 @@ def _broker_ids(text: str) -> list[int]:
     "disk_throttle",
     type=Parsed("size", size_value),
     metavar="BYTES",
-    help="For --execute: the same for moves between log directories of a broker.",
+    help="For --execute: maximum bytes per second for moves between log directories of a broker.",
 )
-@click.option("--additional", is_flag=True, help="For --execute: also while other moves go on.")
+@click.option(
+    "--additional", is_flag=True, help="For --execute: start even while other moves are active."
+)
 @click.option(
     "--disallow-replication-factor-change",
     "same_replica_count",
     is_flag=True,
     help="For --execute: refuse a plan that changes the number of replicas.",
 )
-@click.option("--preserve-throttles", is_flag=True, help="Keep throttles that are set already.")
+@click.option("--preserve-throttles", is_flag=True, help="Keep throttles that are already set.")
 @click.option(
     "--network",
     type=Parsed("size", size_value),
     metavar="BYTES",
     help="For --execute: bytes per second of each broker's network, to check the throttle against.",
 )
-@click.option("--force", is_flag=True, help="For --execute: also under a throttle that is too low.")
-@click.option("--wait", is_flag=True, help="For --execute: then watch, and verify at the end.")
+@click.option("--force", is_flag=True, help="For --execute: start even if the throttle is too low.")
+@click.option("--wait", is_flag=True, help="For --execute: watch the moves, and verify at the end.")
 @click.option(
     "--sample",
     "sample_ms",
     type=Parsed("seconds", interval_value),
     default="3",
     metavar="SECONDS",
-    help="How long to measure what producers add, before an estimate.  [default: 3]",
+    help="Time to measure the rate of the producers before an estimate.  [default: 3]",
 )
 @click.option(
     "--interval",
@@ -144,7 +150,7 @@ def reassign(**given: Any) -> int:
     tierlog reassign --bootstrap HOST:PORT --execute --reassignment FILE --throttle 20MiB --wait
     tierlog reassign --bootstrap HOST:PORT --verify --reassignment FILE
 
-    Flags, lines and files are those of Kafka's own tool; estimates go to stderr.
+    Flags, output and files are the same as those of Kafka's own tool. Estimates go to stderr.
     """
     given["list"] = given.pop("list_")
     chosen = [one for one in _ACTIONS if given[one]]
@@ -265,7 +271,7 @@ def _execute(admin: ClusterAdmin, given: dict[str, Any]) -> int:
 
 
 def _refuse_endless(admin: ClusterAdmin, target: Assignment, given: dict[str, Any]) -> None:
-    """Show the estimate; raise ConfigError when the move never ends under its throttle."""
+    """Show the estimate. Raises ConfigError when the move never ends under its throttle."""
     from tierlog.clock import SystemClock
     from tierlog.tools.reassign.estimate import check_throttle, estimate_move
     from tierlog.tools.reassign.facts import measure_cluster, require_partitions

@@ -1,4 +1,4 @@
-"""``tierlog serve``: an archive for every Kafka client, or a node with topics of its own."""
+"""``tierlog serve``: serve archived topics to Kafka clients, or run a node with its own topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["serve"]
 @click.option(
     "--data-dir",
     metavar="DIR",
-    help="Be a node: clients create, write and delete topics, which are kept here.",
+    help="Run a node: clients create, write and delete topics, which are kept in this folder.",
 )
 @click.option(
     "--store",
@@ -30,12 +30,12 @@ __all__ = ["serve"]
     "--listen",
     "tierlog_serve_listen",
     metavar="HOST:PORT",
-    help="Where clients connect.  [default: 127.0.0.1:9092]",
+    help="Address to which clients connect.  [default: 127.0.0.1:9092]",
 )
 @click.option(
     "--allow-remote-clients",
     is_flag=True,
-    help="Let other machines connect: each may read every topic, without a password.",
+    help="Let other machines connect. Each of them may read every topic, without a password.",
 )
 @click.option(
     "--state-dir",
@@ -45,12 +45,12 @@ __all__ = ["serve"]
     "[default: one for these sources below ~/.local/state/tierlog]",
 )
 @log_format_option
-@config_option("Settings: a broker's server.properties as it is.")
+@config_option("Settings: a broker's unchanged server.properties.")
 @click.option(
     "--metrics",
     "tierlog_metrics_listen",
     metavar="HOST:PORT",
-    help="Serve metrics for Prometheus there, and /healthz.",
+    help="Serve metrics for Prometheus and /healthz at this address.",
 )
 def serve(
     sources: tuple[str, ...],
@@ -60,11 +60,12 @@ def serve(
     log_format: str,
     **flags: Any,
 ) -> int:
-    """Serve the topics of stores and log directories to Kafka clients, read only; or, with
-    --data-dir, be a node that clients write to.
+    """Serve the topics of stores and log directories to Kafka clients, read only. With --data-dir,
+    run a node instead, to which clients can write.
 
-    A store and the log directories that are tiered to it are one log. Consumers need no change:
-    they read archived topics as those of a broker. New segments and topics appear while it runs.
+    A store and the log directories that are tiered to it are served as one log. Consumers need no
+    change: they read archived topics like the topics of a broker. New segments and topics appear
+    while the server runs.
 
     \b
     tierlog serve s3://bucket/kafka

@@ -1,4 +1,5 @@
-"""Runs ``tierlog serve``: one screen at the start, lines about trouble, an orderly end."""
+"""Run ``tierlog serve``: print a summary at the start and lines about problems, and end in
+order."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def run_serve(
     """Serve until a signal; return the exit code."""
     found = [source_of(one) for one in sources]
     if config.tier.state_dir is None and data_dir is None:
-        # In any order, the same sources have the same groups.
+        # The same sources use the same groups, whatever the order of the arguments.
         state_dir = default_state_dir(state_home, "\n".join(sorted(one.location for one in found)))
         config = replace(config, tier=replace(config.tier, state_dir=state_dir))
     _raise_descriptor_limit()
@@ -60,7 +61,7 @@ def run_serve(
 
 
 class _Served(NamedTuple):
-    """What is served: sources to read, or the data directory of a node."""
+    """What is served: either sources to read, or the data directory of a node."""
 
     config: Config
     sources: Sequence[Source]
@@ -150,7 +151,7 @@ def _open_server(
 
 def _end(received: asyncio.Future[int], number: int) -> None:
     if received.done():
-        # Once more ends it at once.
+        # A second signal ends the process at once.
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
     else:
@@ -163,7 +164,7 @@ def _show_start(
     topic_count: int,
     metrics_url: str | None,
 ) -> None:
-    """Print where to connect, where the data lies, and what is on."""
+    """Print the address to connect to, the locations of the data, and the settings in use."""
     bootstrap = _host_and_port(address)
     config = served.config
     quota = config.quota.fetch_max_bytes_per_second

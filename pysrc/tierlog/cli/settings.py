@@ -1,4 +1,4 @@
-"""The settings of a verb: a properties file, the environment, flags."""
+"""Read the settings of a verb from a properties file, the environment and flags."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["config_option", "read_config", "state_home", "verb_config"]
 
-# Variables of the same prefix that are no settings.
+# Variables with the prefix TIERLOG_ that are no settings.
 _RESERVED = ("TIERLOG_DEBUG", "TIERLOG_SPARK_GC_FREEZE")
 
 
@@ -31,7 +31,8 @@ def config_option(text: str) -> Callable[[Any], Any]:
 
 
 def verb_config(config_file: str | None) -> Config:
-    """Return the settings of a verb that has no flags for them: file, then environment."""
+    """Return the settings of a verb that has no flags for settings. The environment overrides the
+    file."""
     return read_config(config_file, os.environ, {})
 
 
@@ -40,8 +41,9 @@ def read_config(
     environment: Mapping[str, str],
     flags: Mapping[str, str | None],
 ) -> Config:
-    """Return the settings of a ``server.properties``, the environment and the flags; the last one
-    that gives a setting wins. ConfigError names the file and the setting."""
+    """Return the settings of a ``server.properties``, the environment and the flags. The
+    environment overrides the file, and flags override both. Raises ConfigError, which names the
+    file and the setting."""
     from tierlog.config import load_config, parse_properties
 
     properties: dict[str, str] = {}
@@ -62,6 +64,6 @@ def read_config(
 
 
 def state_home() -> str:
-    """Where programs keep state, by the XDG base directory specification."""
+    """Return tierlog's folder for state, by the XDG base directory specification."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(home, "tierlog")

@@ -55,11 +55,12 @@ EXIT_PROBLEMS, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 
 
 class NobodyReadsError(Exception):
-    """Click would turn a broken pipe into exit code 1, which stands for problems found."""
+    """Replaces BrokenPipeError, for which Click would exit with code 1, the code for problems
+    found."""
 
 
 class Verbs(click.Group):
-    """The verbs in the order of the help text."""
+    """A group of verbs, in the order in which they were added."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -73,7 +74,8 @@ class Verbs(click.Group):
 
 @contextmanager
 def to_stdout() -> Iterator[None]:
-    """Return the error of stdout with a name: by itself it names no file."""
+    """Add the name "standard output" to an OSError of the body, because the error itself names no
+    file."""
     try:
         yield
     except BrokenPipeError:
@@ -83,7 +85,7 @@ def to_stdout() -> Iterator[None]:
 
 
 def widen_pipe(stream: IO[str]) -> None:
-    """Enlarge the buffer of a pipe to the size of one write, if the system allows."""
+    """Enlarge the buffer of a pipe to the size of one write, if the system allows it."""
     try:
         fcntl(stream.fileno(), F_SETPIPE_SZ, _PIPE_BYTES)
     except (OSError, ValueError):
@@ -93,13 +95,13 @@ def widen_pipe(stream: IO[str]) -> None:
 
 @contextmanager
 def tell_store_waits() -> Iterator[None]:
-    """While inside, report slow requests of a store on stderr, once each."""
+    """While the context is open, report each slow request to a store once on stderr."""
     done = threading.Event()
 
     def watch() -> None:
         told = set()
         while not done.wait(_LOOK_S):
-            # Imported with the stores; without them no request can wait.
+            # The stores import this module. If it is not imported, no request can wait.
             module = sys.modules.get("tierlog.remote.store.waits")
             for wait in module.store_waits.find_longer_than(_SILENT_MS) if module else ():
                 if wait not in told:
@@ -125,7 +127,7 @@ def hint(text: str) -> None:
 
 
 def of_extra(extra: str, module: str) -> Any:
-    """Import a module that needs an extra or is outside of this package."""
+    """Import a module that needs an extra; raise ConfigError when the extra is missing."""
     try:
         return import_module(module)
     except ImportError as error:
@@ -133,7 +135,8 @@ def of_extra(extra: str, module: str) -> Any:
 
 
 class Parsed(click.ParamType[Any]):
-    """An argument type from a function of one string; its ValueError is wrong usage."""
+    """An argument type made from a function that parses a string. A ValueError of the function is
+    wrong usage."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -190,7 +193,7 @@ def cluster_timeout_option(command: Any) -> Any:
         type=Parsed("seconds", interval_value),
         default="10",
         metavar="SECONDS",
-        help="How long to wait for an answer of the cluster.  [default: 10]",
+        help="Time to wait for an answer of the cluster.  [default: 10]",
     )(command)
 
 
@@ -201,7 +204,7 @@ def format_option(*formats: str) -> Callable[[Any], Any]:
         type=click.Choice(formats),
         default="text",
         show_default=True,
-        help="Tables for people (wide: every column) or one exact document.",
+        help="Tables for people (wide: every column), or one exact document.",
     )
 
 
@@ -212,7 +215,7 @@ def log_format_option(command: Any) -> Any:
         type=click.Choice(("text", "json")),
         default="text",
         show_default=True,
-        help="Lines on stderr: for people, or one JSON object each.",
+        help="Format of the lines on stderr: text for people, or one JSON object for each line.",
     )(command)
 
 
@@ -223,14 +226,14 @@ def print_tables(tables: Iterable[Table], shown: str) -> None:
 
 
 def heads() -> Callable[[str], str]:
-    """Return a column head as shown."""
+    """Return a function that formats column heads: bold, or unchanged if NO_COLOR is set."""
     plain = os.environ.get("NO_COLOR")
     return str if plain else lambda head: click.style(head, bold=True)
 
 
 @contextmanager
 def usage_errors(option: str) -> Iterator[None]:
-    """Parse a value; an invalid one is wrong usage."""
+    """Convert a ValueError of the body to the error for a wrong value of `option`."""
     try:
         yield
     except ValueError as error:
@@ -239,6 +242,6 @@ def usage_errors(option: str) -> Iterator[None]:
 
 def report_file(path: str) -> Any:
     """Open an output file that appears completely or not at all. Other targets (/dev/stdout, a
-    pipe) are written directly and never replaced."""
+    pipe) are written directly and are never replaced."""
     is_file = os.path.isfile(path) or not os.path.exists(path)
     return click.open_file(path, "w", encoding="utf-8", atomic=is_file)

@@ -1,4 +1,4 @@
-"""``tierlog tier``: arguments and settings. What it then does is in `tier_run`."""
+"""``tierlog tier``: arguments and settings. `tier_run` runs the command."""
 
 from __future__ import annotations
 
@@ -29,41 +29,48 @@ __all__ = ["tier"]
 @click.command()
 @click.argument("log_dirs", nargs=-1, metavar="[LOGDIR]...")
 @click.option("--to", "tierlog_store_url", metavar="URL", help="The store to copy to.")
-@click.option("--once", is_flag=True, help="One pass; else it goes on until interrupted.")
-@click.option("--dry-run", is_flag=True, help="One pass that checks everything, changes nothing.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Make one pass. Without this flag, the command runs until it is interrupted.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Make one pass that checks everything and changes nothing."
+)
 @click.option(
     "--repair",
     is_flag=True,
-    help="Compare every byte in the store first; mend or copy again what is missing or damaged.",
+    help="First compare every byte in the store; mend or copy again missing and damaged segments.",
 )
-@config_option("Settings: a broker's server.properties as it is, its log.dirs for LOGDIRs.")
+@config_option(
+    "Settings: a broker's unchanged server.properties. Its log.dirs are the default for LOGDIRs."
+)
 @click.option(
     "--interval",
     "remote_log_manager_task_interval_ms",
     type=Parsed("seconds", interval_value),
     metavar="SECONDS",
-    help="Time between two looks at everything: 30, 0.5 or 5m.  [default: 30]",
+    help="Time between two passes over all partitions: 30, 0.5 or 5m.  [default: 30]",
 )
 @click.option(
     "--state-dir",
     "tierlog_state_dir",
     metavar="DIR",
-    help="Where to remember what was copied, one for each store.  "
-    "[default: a folder named after the store in $XDG_STATE_HOME/tierlog, or else in "
-    "~/.local/state/tierlog]",
+    help="Folder for the metadata of copied segments; each store needs one.  [default: a folder "
+    "named after the store in $XDG_STATE_HOME/tierlog, or else in ~/.local/state/tierlog]",
 )
 @click.option(
     "--metadata",
     "tierlog_metadata",
     type=click.Choice(("sqlite", "topic")),
-    help="Keep what was copied in the state directory, or in the cluster's metadata topic.  "
-    "[default: sqlite]",
+    help="Where to keep the metadata of copied segments: in the state directory, or in the "
+    "cluster's topic.  [default: sqlite]",
 )
 @click.option(
     "--bootstrap",
     "tierlog_bootstrap_servers",
     metavar="HOST:PORT",
-    help="The broker to ask what may be copied.",
+    help="The broker to ask for leaders and last stable offsets.",
 )
 @click.option(
     "--zookeeper",
@@ -75,27 +82,33 @@ __all__ = ["tier"]
     "--cluster-id",
     "tierlog_cluster_id",
     metavar="ID",
-    help="The cluster of LOGDIRs whose meta.properties does not say it (brokers up to 2.3).",
+    help="Cluster id for LOGDIRs whose meta.properties has none (brokers up to 2.3).",
 )
-@click.option("--topic", "topics", multiple=True, metavar="NAME", help="Only this topic, or these.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME",
+    help="Copy only this topic; may be repeated.",
+)
 @click.option(
     "--retention-ms",
     "tierlog_retention_ms",
     type=Parsed("duration", duration_or_off),
     metavar="TIME",
-    help="Delete from the store what is older: 7d, 36h or 500ms; -1 never does.",
+    help="Delete older segments from the store: 7d, 36h or 500ms; -1 keeps all.",
 )
 @click.option(
     "--retention-bytes",
     "tierlog_retention_bytes",
     type=Parsed("size", size_or_off),
     metavar="BYTES",
-    help="Keep so much of each partition: 50GiB, 500M or bytes; -1 keeps all.",
+    help="Bytes to keep of each partition: 50GiB, 500M or a number; -1 keeps all.",
 )
 @click.option(
     "--allow-deletion",
     is_flag=True,
-    help="Let this one pass delete most of the archive, or all of a partition's.",
+    help="Let this one pass delete most of the archive, or all segments of a partition.",
 )
 @click.option(
     "--copy-quota",
@@ -108,26 +121,26 @@ __all__ = ["tier"]
     "--copy-quota-mode",
     "tierlog_copy_quota_mode",
     type=click.Choice(("check", "reserve", "pace")),
-    help="Wait before a segment while the rate is above the quota; reserve the segment's bytes "
-    "first; or reserve each piece of it.  [default: check]",
+    help="check: wait before a segment while the rate is above the quota; reserve: reserve the "
+    "segment's bytes first; pace: reserve each chunk of it.  [default: check]",
 )
 @click.option(
     "--metrics",
     "tierlog_metrics_listen",
     metavar="HOST:PORT",
-    help="Serve metrics for Prometheus there.",
+    help="Serve metrics for Prometheus at this address.",
 )
 @click.option(
     "--include-compacted",
     "tierlog_include_compacted_topics",
     is_flag=True,
-    help="Compacted topics too.",
+    help="Also copy compacted topics.",
 )
 @click.option(
     "--include-internal",
     "tierlog_include_internal_topics",
     is_flag=True,
-    help="Kafka's internal topics too.",
+    help="Also copy Kafka's internal topics.",
 )
 @log_format_option
 @format_option(*FORMATS)
@@ -143,11 +156,12 @@ def tier(
     log_format: str,
     **flags: Any,
 ) -> int:
-    """Copy finished segments of a broker's LOGDIRs to a store, and keep on doing it.
+    """Copy finished segments of a broker's LOGDIRs to a store, continuously or once.
 
-    Strictly read only towards the broker, which may be running or stopped. Settings come from
-    --config, TIERLOG_... variables and flags; the last wins. With --once the exit code is 1 if a
-    segment was refused or could not be copied; the others are copied all the same.
+    The command only reads the LOGDIRs; the broker may be running or stopped. Settings come from
+    --config, TIERLOG_... variables and flags; variables override the file, and flags override both.
+    With --once, the exit code is 1 if a segment was refused or could not be copied; the other
+    segments are copied nevertheless.
 
     \b
     tierlog tier /data1/kafka /data2/kafka --to s3://bucket/kafka --bootstrap broker:9092
@@ -186,7 +200,7 @@ def tier(
 
 
 def _flag_text(value: Any) -> str | None:
-    """A flag as a setting's text; None when it was not given."""
+    """Return a flag's value as the text of a setting; None when the flag was not given."""
     if value is None or value is False:
         return None
     return str(value).lower() if value is True else str(value)

@@ -1,7 +1,7 @@
-"""Runs ``tierlog tier``: settings, one pass or continuous tiering.
+"""Run ``tierlog tier``: make one pass, or tier continuously.
 
-Rows go to stdout, everything else to stderr. One pass prints a table when it is over; without
-``--once`` each row is printed as it happens.
+Rows go to stdout, all other lines to stderr. One pass prints a table at its end. Continuous tiering
+prints each row at once.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ def run_tier(
     reload: Callable[[], Config] | None = None,
     log_format: str = "text",
 ) -> int:
-    """Tier with the settings of `config`; return the exit code. ``log_dirs`` win over those of the
-    settings. ``reload`` reads the settings again; None without a settings file.
+    """Tier with the settings of `config`; return the exit code. ``log_dirs`` override the
+    directories in the settings. ``reload`` reads the settings again; it is None when there is no
+    settings file.
     """
     url = config.tier.store_url
     if url is None:
@@ -135,8 +136,8 @@ class Watched:
 
 
 def _check_topics(log_dirs: Sequence[str], topics: Sequence[str], told: _Told | None) -> None:
-    """Report topics that no directory holds: as an error, or to `told` when they may appear
-    later."""
+    """Report topics that no directory has. Raise an error if `told` is None; otherwise warn through
+    `told`, because the topics may appear later."""
     held = {
         (log.topic, log.partition)
         for log_dir in log_dirs
@@ -165,7 +166,7 @@ def _once(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierSummary:
-    """Return one pass in figures; ``copied_before`` counts segments that an earlier pass had
+    """The figures of one pass. ``copied_before`` counts segments that an earlier pass had
     copied."""
 
     copied: int
@@ -335,7 +336,8 @@ def _on_and_on(
 
 
 def _reloaded(stop: _Stop, told: _Told, reload: Callable[[], Config] | None) -> Config | None:
-    """Return the settings, read again after SIGHUP; None when unchanged."""
+    """After SIGHUP, read the settings again and return them. Return None without SIGHUP or after a
+    failure."""
     if not stop.take_reload():
         return None
     if reload is None:
@@ -383,11 +385,11 @@ class _Stop:
 
 @contextmanager
 def _stop_on_signals() -> Iterator[_Stop]:
-    """The first SIGINT or SIGTERM requests an orderly end, the second one ends at once. SIGHUP
-    requests a reload.
+    """Yield a `_Stop` that receives the signals. The first SIGINT or SIGTERM requests an orderly
+    end, and the second one ends the process at once. SIGHUP requests a reload of the settings.
 
-    A thread reads them from a pipe: the main thread may be in a long call, and a signal handler
-    inside it must not take locks.
+    A thread reads the signals from a socket, because the main thread may be in a long call, and a
+    signal handler that interrupts it must not take locks.
     """
     stop = _Stop()
     ours, theirs = socket.socketpair()

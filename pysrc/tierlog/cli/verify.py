@@ -21,11 +21,15 @@ __all__ = ["verify"]
 
 @click.command()
 @click.argument("source")
-@click.option("--deep", is_flag=True, help="Also decode every record, or read every object whole.")
+@click.option(
+    "--deep",
+    is_flag=True,
+    help="Also decode every record of a log directory, or read every object of a store whole.",
+)
 @click.option(
     "--metadata",
     metavar="FILE",
-    help="A metadata.sqlite: hold a store against what it says. Only a copy of it is opened.",
+    help="A metadata.sqlite with which to compare a store. Only a copy of the file is opened.",
 )
 @click.option(
     "--json",
@@ -34,7 +38,9 @@ __all__ = ["verify"]
     metavar="FILE",
     help="Also write the report to this file.",
 )
-@config_option("Settings, as TIERLOG_... variables: how much one batch may open to.")
+@config_option(
+    "Settings, also as TIERLOG_... variables: most bytes of a batch after decompression."
+)
 @format_option(*FORMATS)
 def verify(
     source: str,
@@ -44,7 +50,7 @@ def verify(
     config_file: str | None,
     shown: str,
 ) -> int:
-    """Check all of SOURCE and change nothing. Exit code 1 if something is wrong.
+    """Check all of SOURCE and change nothing. The exit code is 1 if the check finds problems.
 
     \b
     tierlog verify /var/lib/kafka/data

@@ -1,17 +1,19 @@
-"""Settings: Kafka's names, their checks, and where their values come from.
+"""Settings: their names, which are Kafka's where Kafka has the setting, their values and their
+checks.
 
-One frozen dataclass per concern. Each field carries its property name, what it means and which
-values it can have, so that reading, checking and docs/CONFIG.md follow from one place.
+Each part of tierlog has one frozen dataclass for its settings. Each field states its property name,
+its meaning and its valid values. Parsing, checking and docs/CONFIG.md all use these fields.
 
     config = load_config(properties=parse_properties(text), environment=os.environ, flags={...})
     config.quota.copy_max_bytes_per_second
 
-A broker's ``server.properties`` is read as it is. Keys that start with ``tierlog.`` or
-``remote.`` are ours: an unknown one is an error that names the nearest known one. All other keys
-belong to Kafka and pass, unless one is a slip of the pen away from one of ours.
+A broker's ``server.properties`` is read unchanged. Keys that start with ``tierlog.`` or ``remote.``
+are tierlog's, so an unknown key is an error that names the most similar known key. All other keys
+belong to Kafka and are accepted, unless such a key is so similar to one of tierlog's keys that it
+must be a typing error.
 
-Not here: reading the environment or files (callers hand them in), and components such as stores
-or clocks, which are arguments and never settings.
+This package does not read the environment or files: callers pass their content. Components such as
+stores and clocks are arguments, never settings.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Durations as people write them: ``90m``, ``7d``, ``1d12h``, ``1.5h``."""
+"""Parse durations such as ``90m``, ``7d``, ``1d12h`` and ``1.5h``."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _UNIT_MS = {
 
 
 def duration_ms(duration: str) -> int:
-    """Milliseconds of a text that `DURATION` matches."""
+    """Return the milliseconds of a text that `DURATION` matches."""
     return int(sum(float(number) * _UNIT_MS[unit] for number, unit in _PART.findall(duration)))
 
 
 def parse_duration(text: str, bare_unit: str | None = None) -> int:
     """Return the milliseconds of ``7d`` or ``1d12h``.
 
-    A number without a unit counts in ``bare_unit``; without one it is refused, since a person may
-    mean days where Kafka means milliseconds. ValueError.
+    A number without a unit is in ``bare_unit``. If ``bare_unit`` is None, such a number is refused,
+    since a user may mean days where Kafka means milliseconds. Raises ValueError.
     """
     if _NUMBER.fullmatch(text):
         if bare_unit is None:

@@ -18,40 +18,40 @@ class GroupConfig(Section):
         "group.min.session.timeout.ms",
         whole_number(1, MAX_INT32),
         6_000,
-        "Shortest session timeout that a member may ask for.",
+        "Shortest session timeout that a member may request.",
     )
     max_session_timeout_ms: int = setting(
         "group.max.session.timeout.ms",
         whole_number(1, MAX_INT32),
         1_800_000,
-        "Longest session timeout that a member may ask for.",
+        "Longest session timeout that a member may request.",
     )
     initial_rebalance_delay_ms: int = setting(
         "group.initial.rebalance.delay.ms",
         whole_number(0, MAX_INT32),
         3_000,
         "How long the first rebalance of an empty group waits for further members. Each member "
-        "that comes meanwhile prolongs it, up to the rebalance timeout of the members.",
+        "that joins meanwhile prolongs the wait, up to the rebalance timeout of the members.",
     )
     max_size: int = setting(
         "group.max.size",
         whole_number(1, MAX_INT32),
         MAX_INT32,
-        "Most members of one group.",
+        "Largest number of members of a group.",
     )
     max_groups: int = setting(
         "tierlog.group.max.groups",
         whole_number(1, MAX_INT32),
         10_000,
-        "Most groups, with members or with committed offsets. A further one is refused with "
-        "COORDINATOR_NOT_AVAILABLE, which clients retry.",
+        "Largest number of groups that have members or committed offsets. A further group is "
+        "refused with COORDINATOR_NOT_AVAILABLE, which clients retry.",
     )
     memory_bytes: int = setting(
         "tierlog.group.memory.bytes",
         whole_number(1, 1 << 40),
         64 << 20,
-        "Most memory for what members tell about themselves and for their assignments. A member "
-        "beyond it is refused with COORDINATOR_NOT_AVAILABLE, which clients retry.",
+        "Most memory for the metadata and the assignments of all members. A member that would "
+        "exceed it is refused with COORDINATOR_NOT_AVAILABLE, which clients retry.",
     )
     offset_metadata_max_bytes: int = setting(
         "offset.metadata.max.bytes",
@@ -63,6 +63,7 @@ class GroupConfig(Section):
         "offsets.retention.minutes",
         whole_number(1, MAX_INT32),
         10_080,
-        "How long committed offsets are kept: after the group lost its last member and after the "
-        "commit. While a group has members, offsets of its topics do not expire.",
+        "How long committed offsets are kept. The time starts at the commit, or when the group "
+        "loses its last member, whichever is later. While a group has members, offsets of its "
+        "topics do not expire.",
     )

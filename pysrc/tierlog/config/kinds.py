@@ -1,4 +1,4 @@
-"""What a setting is: its names, its meaning, the values it can have, and how text becomes one."""
+"""The class of a setting and the kinds of values that settings can have."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
 class ConfigType(IntEnum):
-    """The type that DescribeConfigs names, by Kafka's number."""
+    """The types in the answer to DescribeConfigs, with Kafka's numbers."""
 
     BOOLEAN = 1
     STRING = 2
@@ -55,9 +55,11 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of value: what to tell people, text to value (ValueError), which values are legal.
+    """A kind of value. ``what`` describes it to users; ``parse`` converts text to a value or raises
+    ValueError; ``accepts`` says whether a value is valid.
 
-    ``show`` is for people; ``write`` is the text that ``parse`` takes back, None for no value.
+    ``show`` returns the text for users. ``write`` returns the text that ``parse`` accepts, or None
+    when there is no value.
     """
 
     what: str
@@ -69,7 +71,8 @@ class Kind:
 
 
 def whole_number(minimum: int, maximum: int, *, or_off: int | None = None) -> Kind:
-    """A whole number in a range, or ``or_off``, which switches something off."""
+    """Return the kind of a whole number in a range. ``or_off`` is a further value, which disables
+    something."""
 
     def parse(text: str) -> int:
         if not _WHOLE_NUMBER.fullmatch(text):
@@ -92,7 +95,7 @@ def whole_number(minimum: int, maximum: int, *, or_off: int | None = None) -> Ki
 
 
 def rate() -> Kind:
-    """Bytes per second; Kafka's largest long is no limit at all (None)."""
+    """Return the kind of a rate in bytes per second. Kafka's largest long means no limit (None)."""
     number = whole_number(1, MAX_INT64)
 
     def parse(text: str) -> int | None:
@@ -110,8 +113,8 @@ def rate() -> Kind:
 
 
 def rates_by_name() -> Kind:
-    """Bytes per second for each of several names, as pairs; a name may hold any character but a
-    comma."""
+    """Return the kind of a list of name=rate pairs, with rates in bytes per second. A name may have
+    any character except a comma."""
     number = rate()
 
     def parse(text: str) -> tuple[tuple[str, int | None], ...]:
@@ -190,7 +193,7 @@ def true_or_false() -> Kind:
 
 
 def text(what: str, legal: Callable[[str], bool] = bool) -> Kind:
-    """A text of which ``legal`` approves, or none."""
+    """Return the kind of a text that ``legal`` accepts, or None for an empty text."""
     return Kind(
         what=what,
         parse=lambda text: text or None,
@@ -209,17 +212,18 @@ def store_url() -> Kind:
 
 
 def host_and_port() -> Kind:
-    """Where to listen or to connect to; an IPv6 address stands in brackets."""
+    """Return the kind of an address to listen at or to connect to. An IPv6 address must be in
+    brackets."""
     return text("host:port; port 0 is any free one", legal=lambda value: _has_port(value, 0))
 
 
 def servers() -> Kind:
-    """Where to connect to: host and port of each server."""
+    """Return the kind of a list of servers to connect to, each with host and port."""
     return text("host:port, separated by commas, as in broker:9092", legal=_are_servers)
 
 
 def zookeeper_servers() -> Kind:
-    """Servers of ZooKeeper, and the path below which the cluster lives."""
+    """Return the kind of a list of ZooKeeper servers, with the path of the cluster."""
     return text(
         "host:port, separated by commas, and a path, as in zookeeper:2181/kafka",
         legal=lambda value: _are_servers(value.partition("/")[0]),
@@ -256,13 +260,14 @@ def _parts(what: str) -> Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting. ``aliases`` mean the same; ``fallbacks`` count where the name is not given.
+    """One setting. ``aliases`` are other names. A name in ``fallbacks`` counts only if no other
+    name is given.
 
-    ``kafka_default`` is told where Kafka's default is another one than ours. A ``private`` value
-    is never shown in an error. A ``dynamic`` one may change while a node runs. ``broker_names``, of
-    a setting of topics: the settings of a broker that give its default, each with the factor by
-    which its value is multiplied; Kafka derives its default from the last of them.
-    ``config_type`` is told where Kafka's type is not that of the kind.
+    ``kafka_default`` is Kafka's default if it differs from tierlog's. A ``private`` value is never
+    shown in an error. A ``dynamic`` setting may change while a node runs. For a topic's setting,
+    ``broker_names`` are the broker settings that give its default, each with the factor by which
+    the broker's value is multiplied; Kafka derives its default from the last of them.
+    ``config_type`` is Kafka's type if it differs from the type of the kind.
     """
 
     name: str
@@ -279,16 +284,17 @@ class Setting:
 
     @property
     def type(self) -> ConfigType:
-        """The type that Kafka's clients are told."""
+        """The type that Kafka's clients see."""
         return self.config_type or self.kind.type
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name it can be given by, its own first."""
+        """Every name under which the setting can be given. Its main name is first."""
         return (self.name, *self.aliases, *self.fallbacks)
 
     def parse(self, text: str, key: str, source: str) -> Any:
-        """The value in a text; ConfigError naming source, key, what is expected and found."""
+        """Return the value that `text` stands for. Raises ConfigError, which names source and key,
+        and the expected and the found value."""
         try:
             value = self.kind.parse(text.strip())
         except ValueError:
@@ -299,7 +305,7 @@ class Setting:
         return value
 
     def check(self, value: Any) -> None:
-        """Raises ConfigError when a value cannot be this setting's."""
+        """Raise ConfigError unless `value` is valid for this setting."""
         if not self.kind.accepts(value):
             found = "another value" if self.private else repr(value)
             raise ConfigError(f"{self.name}: expected {self.kind.what}, found {found}")
@@ -314,6 +320,6 @@ def setting(name: str, kind: Kind, default: Any, doc: str, **more: Any) -> Any:
 
 
 def settings(section: type[Any]) -> Iterator[tuple[str, Setting]]:
-    """The fields of a concern with their settings, in order."""
+    """Yield the fields of a section with their settings, in order."""
     for each in fields(section):
         yield each.name, each.metadata["setting"]

@@ -1,4 +1,5 @@
-"""Where the values come from: a properties file, the environment, flags; the last one wins."""
+"""Load the values of settings from a properties file, the environment and flags. Flags take
+precedence over the environment, and the environment over the file."""
 
 from __future__ import annotations
 
@@ -30,11 +31,12 @@ S = TypeVar("S", bound=Section)
 
 _ENVIRONMENT_PREFIX = "TIERLOG_"
 _OWN_NAMESPACES = ("tierlog.", "remote.")
-# How alike (0 to 1) a key outside of these must be to one of ours to be taken for a mistake. No
-# setting of Kafka 4.3 comes closer than 0.862, except those of LEFT_TO_KAFKA.
+# If a key outside these namespaces is more similar (0 to 1) than this to a key of tierlog, it is
+# taken for a typing error. The most similar setting of Kafka 4.3, apart from those in
+# LEFT_TO_KAFKA, has 0.862.
 _SLIP_OF_THE_PEN = 0.87
 
-# Kafka's own settings in our namespaces, or close to our names, that mean nothing to tierlog.
+# Settings of Kafka in tierlog's namespaces, or with similar names, that tierlog does not use.
 LEFT_TO_KAFKA = frozenset(
     {
         "group.share.max.session.timeout.ms",
@@ -66,13 +68,13 @@ class Config:
     group: GroupConfig = field(default_factory=GroupConfig)
     transaction: TransactionConfig = field(default_factory=TransactionConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
-    # Keys below the managers' prefixes, as they are.
+    # Settings that begin with the managers' prefixes, as given.
     plugin_settings: tuple[tuple[str, str], ...] = ()
-    # Defaults for the topics of a node, as they are: other commands take no notice of them.
+    # Defaults for the topics of a node, as given. Other commands ignore them.
     topic_defaults: tuple[tuple[str, str], ...] = ()
 
     def settings_below(self, prefix: str) -> dict[str, str]:
-        """Return the settings of a plug-in, without the prefix of their keys."""
+        """Return the settings whose keys begin with `prefix`, without this prefix."""
         return {
             key.removeprefix(prefix): value
             for key, value in self.plugin_settings
@@ -81,7 +83,7 @@ class Config:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], source: str = "settings") -> Config:
-        """``load_config`` with nothing but properties."""
+        """Return the settings that `properties` give. No environment and no flags are used."""
         return _config(_given(properties, source), properties)
 
 
@@ -99,7 +101,8 @@ SECTIONS: dict[str, type[Section]] = {
 
 
 def environment_name(name: str) -> str:
-    """The environment variable of a setting: ``tierlog.state.dir`` is ``TIERLOG_STATE_DIR``."""
+    """Return the name of a setting's environment variable: ``TIERLOG_STATE_DIR`` for
+    ``tierlog.state.dir``."""
     return _ENVIRONMENT_PREFIX + name.removeprefix("tierlog.").replace(".", "_").upper()
 
 
@@ -114,7 +117,7 @@ _BY_ENVIRONMENT: dict[str, str] = {environment_name(name): name for name in _BY_
 
 
 class _Given(NamedTuple):
-    """A given value, its key and its source."""
+    """The value of a setting, and the key under which it was given."""
 
     value: Any
     key: str
@@ -135,12 +138,13 @@ def load_config(
     reserved: Collection[str] = (),
     source: str = "properties",
 ) -> Config:
-    """Settings from a properties file, overridden by the environment, overridden by flags.
+    """Return the settings from a properties file, the environment and flags. The environment
+    overrides the file, and flags override both.
 
-    Of ``environment`` only variables that start with ``TIERLOG_`` count, except those in
-    ``reserved``, which mean something else. ``flags`` has property names for keys. ``source`` is
-    the file's name for messages. ConfigError: an unknown key, a value it cannot have, two
-    names of one setting with different values in one place. Nothing is half applied.
+    Only variables that start with ``TIERLOG_`` are read from ``environment``, except those in
+    ``reserved``, which are no settings. The keys of ``flags`` are property names. ``source`` is the
+    file's name in messages. Raises ConfigError for an unknown key, for an invalid value, and for
+    two names of one setting with different values in the same source.
     """
     variables = {
         key: value
@@ -168,7 +172,7 @@ def _config(given: Mapping[str, _Given], properties: Mapping[str, str]) -> Confi
 
 
 def _plugin_prefixes(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what the keys of the plug-ins' own settings begin with."""
+    """Return the prefixes of the keys of plug-in settings."""
     defaults = PluginConfig()
     return tuple(
         properties.get(name, default).strip() or default
@@ -192,7 +196,8 @@ def _section(section: type[S], given: Mapping[str, _Given]) -> S:
 def _given(
     properties: Mapping[str, str], source: str, shown: Callable[[str], str] = str
 ) -> dict[str, _Given]:
-    """What one place says, by the settings' own names; ``shown`` is how it calls a property."""
+    """Return the values that one source gives, by the main names of the settings. ``shown``
+    converts a property name to the name that this source uses."""
     given: dict[str, _Given] = {}
     fallbacks: dict[str, _Given] = {}
     prefixes = _plugin_prefixes(properties)

@@ -1,4 +1,4 @@
-"""Writes docs/CONFIG.md from the settings."""
+"""Write docs/CONFIG.md from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's ``.properties`` text, as ``java.util.Properties.load`` reads it."""
+"""Parse Java's ``.properties`` text, as ``java.util.Properties.load`` does."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _UNICODE_ESCAPE = re.compile(r"[0-9A-Fa-f]{4}")
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """The keys and values of a Java ``.properties`` text (``java.util.Properties.load``).
+    """Return the keys and values of a Java ``.properties`` text (``java.util.Properties.load``).
 
-    The last one of equal keys wins, as in Java. ConfigError names the line of a bad escape.
-    Files are read as ISO-8859-1, as Kafka reads them.
+    If a key occurs several times, its last value counts, as in Java. Raises ConfigError, which
+    names the line, for a bad escape. The caller decodes a file as ISO-8859-1, as Kafka does.
     """
     values: dict[str, str] = {}
     for number, line in _logical_lines(text):
@@ -32,7 +32,8 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Lines with their numbers: continuations joined, comments and blank ones dropped."""
+    """Return the lines with their numbers. Continuation lines are joined; comments and blank lines
+    are left out."""
     lines: list[tuple[int, str]] = []
     start, joined, continued = 1, "", False
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), 1):
@@ -53,7 +54,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _unescaped(text: str, line: int) -> str:
-    """A key or value with its backslash escapes resolved."""
+    """Return a key or value after resolving its backslash escapes."""
     parts: list[str] = []
     position = 0
     while (slash := text.find("\\", position)) >= 0:

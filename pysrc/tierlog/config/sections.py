@@ -1,7 +1,7 @@
-"""The settings, one frozen dataclass per concern.
+"""The settings, in one frozen dataclass (section) for each part of tierlog.
 
-A field's name is its property's, dots turned into underscores and the concern's own words left
-out; each carries its ``Setting``.
+A field is named like its property, with underscores instead of dots and without the words that the
+section's name implies. Each field has its ``Setting``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 
 
 class Section:
-    """Settings of one concern, checked at construction."""
+    """Base class of the sections. It checks the values when an object is constructed."""
 
     __slots__ = ()
 
@@ -65,9 +65,9 @@ class QuotaRateMode(StrEnum):
 class QuotaMode(StrEnum):
     """How a quota is kept.
 
-    CHECK is KIP-956: a unit (a segment, a ranged read) starts while the rate is not above the
-    quota, and counts when it is done. RESERVE counts it before it starts. PACE reserves a segment
-    chunk by chunk, evenly spread.
+    CHECK follows KIP-956: a copy of a segment or a ranged read starts while the rate is not above
+    the quota, and its bytes count when it is done. RESERVE counts the bytes before it starts. PACE
+    reserves the bytes of each chunk of a segment, so that the copy proceeds at an even rate.
     """
 
     CHECK = "check"
@@ -75,7 +75,7 @@ class QuotaMode(StrEnum):
     PACE = "pace"
 
 
-# Beyond these a sensor would keep more buckets than are useful.
+# Above these limits, a sensor would keep more samples than are useful.
 _MAX_SAMPLES = 3_600
 _MAX_SAMPLE_SECONDS = 86_400
 
@@ -84,8 +84,8 @@ _MAX_SAMPLE_SECONDS = 86_400
 class QuotaConfig(Section):
     """Bytes per second to and from the remote tier (KIP-956).
 
-    Every `tierlog.QuotaManager` that gets these settings applies them from the first byte on.
-    `tierlog tier` applies the copy quota, which `--copy-quota` and `--copy-quota-mode` set, too.
+    Every `tierlog.QuotaManager` applies the settings that it gets. `tierlog tier` applies the copy
+    quota. Its flags `--copy-quota` and `--copy-quota-mode` also set the copy quota.
     """
 
     copy_max_bytes_per_second: int | None = setting(
@@ -145,7 +145,7 @@ class QuotaConfig(Section):
         "tierlog.fetch.topic.max.bytes.per.second.overrides",
         rates_by_name(),
         (),
-        "The same for single topics, in place of the limit for each topic: "
+        "Limits for single topics, which replace the limit for each topic: "
         "`orders=1048576,payments=262144`.",
     )
     fetch_client_max_bytes_per_second: int | None = setting(
@@ -160,7 +160,7 @@ class QuotaConfig(Section):
         "tierlog.fetch.client.max.bytes.per.second.overrides",
         rates_by_name(),
         (),
-        "The same for single client ids, in place of the limit for each client id: "
+        "Limits for single client ids, which replace the limit for each client id: "
         "`reports=1048576,audit=262144`.",
     )
     copy_quota_mode: QuotaMode = setting(  # noqa: RUF009 - a field, as all others
@@ -174,8 +174,9 @@ class QuotaConfig(Section):
         "tierlog.fetch.quota.mode",
         one_of(QuotaMode),
         QuotaMode.CHECK,
-        "The same for ranged reads. Each is one chunk, so pace equals reserve. In every mode a "
-        "read counts when the store is asked.",
+        "How the fetch quota is applied to ranged reads; see tierlog.copy.quota.mode. A ranged "
+        "read is one chunk, so pace equals reserve. In every mode, the bytes count when the store "
+        "is asked.",
     )
     quota_rate_mode: QuotaRateMode = setting(  # noqa: RUF009 - a field, as all others
         "remote.log.manager.quota.rate.mode",
@@ -190,16 +191,17 @@ class QuotaConfig(Section):
 class RemoteLogConfig(Section):
     """Tasks and threads of the remote log manager (KIP-405).
 
-    Every `RemoteLogManager` applies them, and so does `tierlog tier`, whose `--interval` is the
-    task interval in seconds. Those of reading apply to every `Fetcher`; threads and memory also to
-    `tierlog.read` and `tierlog cat`, which use at most 8 threads and 96 MiB each.
+    Every `RemoteLogManager` applies these settings, and so does `tierlog tier`; its `--interval` is
+    the task interval in seconds. The settings for reading apply to every `Fetcher`. The settings
+    for threads and memory also apply to `tierlog.read` and `tierlog cat`, but these use at most 8
+    threads and 96 MiB each.
     """
 
     manager_task_interval_ms: int = setting(
         "remote.log.manager.task.interval.ms",
         whole_number(1, MAX_INT64),
         30_000,
-        "Pause between two runs of a task, from the end of the first.",
+        "Pause between the end of a task's run and its next run.",
     )
     manager_copier_thread_pool_size: int = setting(
         "remote.log.manager.copier.thread.pool.size",
@@ -239,15 +241,15 @@ class RemoteLogConfig(Section):
         "remote.log.manager.task.retry.jitter",
         decimal(0, 0.5),
         0.2,
-        "Largest random change of that pause, as a part of it.",
+        "Largest random change of the pause after a failure, as a fraction of the pause.",
     )
     retention_max_deleted_ratio: float = setting(
         "tierlog.retention.max.deleted.ratio",
         decimal(0, 1),
         0.5,
-        "Largest part of an archive's bytes that retention deletes in one pass over all "
-        "partitions. A pass that would delete more, or all that is archived of a partition, "
-        "reports it instead of deleting. 1 allows everything.",
+        "Largest fraction of an archive's bytes that retention deletes in one pass over all "
+        "partitions. A pass that would delete more, or all archived segments of a partition, "
+        "deletes nothing and reports that. 1 allows everything.",
         dynamic=True,
     )
     reader_threads: int = setting(
@@ -267,8 +269,8 @@ class RemoteLogConfig(Section):
         "remote.fetch.max.wait.ms",
         whole_number(1, MAX_INT32),
         500,
-        "How long a fetch waits for the remote tier. Then it is answered with the records that "
-        "have arrived.",
+        "How long a fetch waits for the remote tier. After this time it is answered with the "
+        "records that have arrived.",
         dynamic=True,
     )
     fetch_memory_bytes: int = setting(
@@ -281,16 +283,16 @@ class RemoteLogConfig(Section):
         "tierlog.fetch.local.memory.bytes",
         whole_number(1, MAX_INT64),
         256 << 20,
-        "Most bytes of local logs that answers hold at a time, until clients have taken them. "
-        "While they are used up, a fetch waits up to its own limit and is then answered without "
+        "Most bytes of local logs that answers hold until clients have received them. While this "
+        "limit is reached, a fetch waits up to its own time limit, and is then answered without "
         "records.",
     )
     metrics_max_clients: int = setting(
         "tierlog.metrics.max.clients",
         whole_number(0, 10_000),
         0,
-        "Number of client ids that get their own metric of bytes read from the remote tier; 0 is "
-        "none.",
+        "Number of client ids that get their own metric of bytes read from the remote tier; with "
+        "0, no client id gets one.",
     )
 
 
@@ -299,34 +301,36 @@ class RemoteIndexConfig(Section):
     """Indexes of remote segments and their cache.
 
     Every `Fetcher` keeps the indexes of the segments that it reads in a cache of files.
-    `tierlog.read` and `tierlog cat` keep a few in memory, for one call.
+    `tierlog.read` and `tierlog cat` keep a few indexes in memory, and only during one call.
     """
 
     file_cache_total_size_bytes: int = setting(
         "remote.log.index.file.cache.total.size.bytes",
         whole_number(1, MAX_INT64),
         1 << 30,
-        "Most bytes of indexes in the cache; the least recently used are evicted first.",
+        "Most bytes of indexes in the cache. The least recently used index is evicted first.",
         dynamic=True,
     )
     file_cache_ttl_ms: int = setting(
         "remote.log.index.file.cache.ttl.ms",
         whole_number(0, MAX_INT64, or_off=-1),
         900_000,
-        "How long an index is kept after its last use; -1 and 0 are for ever.",
+        "How long an index is kept after its last use; -1 and 0 disable the expiration.",
         dynamic=True,
     )
     interval_bytes: int = setting(
         "tierlog.remote.index.interval.bytes",
         whole_number(1, MAX_INT32),
         256 << 10,
-        "Fewest bytes of log that a remoteLogIndex entry covers, except the last of a segment.",
+        "Least number of bytes of log that a remoteLogIndex entry covers. The last entry of a "
+        "segment may cover fewer bytes.",
     )
     cache_dir: str | None = setting(
         "tierlog.remote.index.cache.dir",
         text("a path"),
         None,
-        "Folder of that cache of a `Fetcher`; the next run reuses it. None is a temporary folder.",
+        "Folder of a `Fetcher`'s cache of index files. The next run reuses the files. None means a "
+        "temporary folder.",
     )
     dir: str | None = setting(
         "tierlog.remote.index.dir",
@@ -340,15 +344,15 @@ class RemoteIndexConfig(Section):
         "tierlog.remote.index.rotate.bytes",
         whole_number(1, 1 << 30),
         16 << 20,
-        "Size at which a new remoteLogIndex file of a partition begins; the entries of one segment "
-        "stay together.",
+        "Size at which a new remoteLogIndex file of a partition is started. All entries of a "
+        "segment are in one file.",
     )
     rotate_ms: int = setting(
         "tierlog.remote.index.rotate.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         604_800_000,
-        "Time, by the records' timestamps, that one such file spans before a new one begins; -1 is "
-        "unlimited.",
+        "Time span of the records' timestamps after which a new remoteLogIndex file is started; -1 "
+        "is unlimited.",
     )
 
 
@@ -356,16 +360,17 @@ class RemoteIndexConfig(Section):
 class PluginConfig(Section):
     """Storage and metadata managers of other packages (KIP-405).
 
-    A manager is named by an entry point or as `module:Class` ([PLUGINS.md](PLUGINS.md)). A name
-    with dots and without a colon is a Java class of the broker and is ignored. `tierlog tier`,
-    `tierlog cat` and `tierlog.read` apply these settings.
+    The name of a manager is the name of an entry point, or `module:Class`
+    ([PLUGINS.md](PLUGINS.md)). A name with dots and without a colon is a Java class of the broker,
+    so it is ignored. `tierlog tier`, `tierlog cat` and `tierlog.read` apply these settings.
     """
 
     storage_manager_class_name: str | None = setting(
         "remote.log.storage.manager.class.name",
         text("module:Class, or an entry point of the group tierlog.storage_managers"),
         None,
-        "Manager that stores segments and returns them; none is the store of the URL.",
+        "Manager that stores segments and returns them. With none, segments are in the store of "
+        "the URL.",
     )
     storage_manager_impl_prefix: str = setting(
         "remote.log.storage.manager.impl.prefix",
@@ -377,8 +382,8 @@ class PluginConfig(Section):
         "remote.log.metadata.manager.class.name",
         text("module:Class, or an entry point of the group tierlog.metadata_managers"),
         None,
-        "Manager that knows the segments and their states; none is the state directory in `tierlog "
-        "tier`, and the store's own objects for readers.",
+        "Manager that keeps the metadata of segments. With none, `tierlog tier` keeps the metadata "
+        "in its state directory, and readers find it in the objects of the store.",
     )
     metadata_manager_impl_prefix: str = setting(
         "remote.log.metadata.manager.impl.prefix",
@@ -390,8 +395,8 @@ class PluginConfig(Section):
         "remote.log.metadata.custom.metadata.max.bytes",
         whole_number(0, MAX_INT32),
         128,
-        "Most bytes of custom metadata that a storage manager may return for a segment; the copy "
-        "of a segment with more fails and is removed.",
+        "Most bytes of custom metadata that a storage manager may return for a segment. The copy "
+        "of a segment with more bytes fails and is removed.",
     )
 
 
@@ -411,30 +416,30 @@ class LogConfig(Section):
         "log.index.interval.bytes",
         whole_number(0, MAX_INT32),
         4096,
-        "Bytes of log between two entries of an offset index that tierlog builds: in the store by "
-        "`tierlog tier`, and by `tierlog index rebuild`.",
+        "Bytes of log between two entries of an offset index that tierlog builds. `tierlog tier` "
+        "and `tierlog index rebuild` build such indexes.",
         aliases=("index.interval.bytes",),
     )
     segment_bytes: int = setting(
         "log.segment.bytes",
         whole_number(14, MAX_INT32),
         1 << 30,
-        "Size at which the broker rolls a segment. `tierlog tier` warns at the start when the copy "
-        "quota of a whole window is smaller.",
+        "Size at which the broker rolls a segment. When `tierlog tier` starts, it warns if the "
+        "copy quota allows fewer bytes in a whole window.",
         aliases=("segment.bytes",),
     )
     batch_max_decompressed_bytes: int = setting(
         "tierlog.batch.max.decompressed.bytes",
         whole_number(1, MAX_INT64),
         64 << 20,
-        "Most bytes that one batch may decompress to, and half of what its records may take as "
-        "columns. `tierlog cat`, `tierlog verify --deep`, `tierlog.read` and Spark (the option of "
-        "this name) refuse a larger batch.",
+        "Most bytes that one batch may have after decompression. Its records may take twice as "
+        "many bytes as columns. `tierlog cat`, `tierlog verify --deep`, `tierlog.read` and Spark "
+        "(the option of this name) refuse a larger batch.",
     )
 
 
 class MetadataKind(StrEnum):
-    """Where a sidecar keeps the metadata of the segments in the store."""
+    """Where a sidecar (`tierlog tier`) keeps the metadata of the segments in the store."""
 
     SQLITE = "sqlite"
     TOPIC = "topic"
@@ -444,8 +449,9 @@ class MetadataKind(StrEnum):
 class TierConfig(Section):
     """What `tierlog tier` copies, to which store, and how long the store keeps it.
 
-    The retention here is the archive's alone. A broker's `log.retention.*` and its topics'
-    `retention.*` say how long the broker keeps its own copy; they never apply to the archive.
+    The retention settings here apply only to the archive. A broker's `log.retention.*` and its
+    topics' `retention.*` say how long the broker keeps its own copy, and never apply to the
+    archive.
     """
 
     store_url: str | None = setting(
@@ -459,7 +465,7 @@ class TierConfig(Section):
         "tierlog.state.dir",
         text("a path"),
         None,
-        "Folder of tierlog's own state; never a broker's log directory.",
+        "Folder of tierlog's own state. It must not be a broker's log directory.",
     )
     metadata: MetadataKind = setting(  # noqa: RUF009 - a field, as all others
         "tierlog.metadata",
@@ -478,8 +484,8 @@ class TierConfig(Section):
         "tierlog.zookeeper.connect",
         zookeeper_servers(),
         None,
-        "Where a cluster up to 3.9 keeps dynamic settings: a copy quota that the broker is given "
-        "there is followed at once.",
+        "Servers of ZooKeeper, where a cluster of Kafka up to 3.9 keeps dynamic settings. When the "
+        "broker's copy quota changes there, tierlog applies the new value at once.",
     )
     include_internal_topics: bool = setting(
         "tierlog.include.internal.topics",
@@ -497,48 +503,49 @@ class TierConfig(Section):
         "tierlog.topics",
         names(),
         (),
-        "Copy these topics only; without a name, all topics.",
+        "Copy only these topics. With no name, all topics are copied.",
     )
     cluster_id: str | None = setting(
         "tierlog.cluster.id",
         text("a cluster id"),
         None,
-        "Cluster id of the log directories whose meta.properties has none: brokers up to 2.3 do "
-        "not write it.",
+        "Cluster id for log directories whose meta.properties has none. Brokers up to 2.3 do not "
+        "write it.",
     )
     retention_ms: int = setting(
         "tierlog.retention.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         -1,
-        "How long the store keeps a segment, by its newest record; -1 is for ever.",
+        "How long the store keeps a segment, measured from its newest record; -1 keeps it for "
+        "ever.",
     )
     retention_bytes: int = setting(
         "tierlog.retention.bytes",
         whole_number(1, MAX_INT64, or_off=-1),
         -1,
-        "Bytes of a partition to keep, including those that only the broker has. The oldest "
-        "segments are deleted first, and at least this many bytes stay. -1 keeps all.",
+        "Bytes of a partition to keep, including bytes that only the broker has. The oldest "
+        "segments are deleted first, and at least this many bytes are kept. -1 keeps all.",
     )
     deleted_topic_retention_ms: int = setting(
         "tierlog.deleted.topic.retention.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         -1,
-        "How long a topic's archive is kept after the topic was found deleted; -1 is for ever. "
-        "Needs tierlog.bootstrap.servers.",
+        "How long a topic's archive is kept after tierlog has noticed that the topic was deleted; "
+        "-1 keeps it for ever. Needs tierlog.bootstrap.servers.",
     )
     store_check_interval_ms: int = setting(
         "tierlog.store.check.interval.ms",
         whole_number(1, MAX_INT64, or_off=-1),
         3_600_000,
-        "How often the listing of the store is compared with what was copied. Missing segments are "
-        "copied again while the broker has them. -1 is never.",
+        "How often the listing of the store is compared with the metadata of copied segments. "
+        "Missing segments are copied again while the broker has them. -1 disables the comparison.",
     )
     copy_lag_ms: int = setting(
         "tierlog.copy.lag.ms",
         whole_number(0, MAX_INT64, or_off=-1),
         0,
-        "Age that a segment has before it is copied (KIP-1241). 0 is at once; with -1 the lag in "
-        "bytes decides. Keep it well below the broker's retention.",
+        "Age at which a segment is copied (KIP-1241). With 0, it is copied at once; with -1, the "
+        "lag in bytes decides. The value must be well below the broker's retention.",
         aliases=("remote.copy.lag.ms",),
         fallbacks=("log.remote.copy.lag.ms",),
     )
@@ -546,9 +553,9 @@ class TierConfig(Section):
         "tierlog.copy.lag.bytes",
         whole_number(0, MAX_INT64, or_off=-1),
         -1,
-        "Bytes of log that follow a segment before it is copied (KIP-1241), at any age. 0 is at "
-        "once; with -1 the lag in time decides. It has an effect only where the lag in time is "
-        "not 0.",
+        "A segment of any age is copied when this many bytes of log follow it (KIP-1241). With 0, "
+        "it is copied at once; with -1, the lag in time decides. The setting has an effect only if "
+        "the lag in time is not 0.",
         aliases=("remote.copy.lag.bytes",),
         fallbacks=("log.remote.copy.lag.bytes",),
     )
@@ -562,22 +569,22 @@ class TierConfig(Section):
         "tierlog.metrics.listen",
         host_and_port(),
         None,
-        "Address of the HTTP server for metrics; without it there is none.",
+        "Address of the HTTP server for metrics. Without an address, there is no such server.",
     )
     close_timeout_ms: int = setting(
         "tierlog.close.timeout.ms",
         whole_number(0, MAX_INT32),
         20_000,
-        "Time that active copies have to finish or roll back when the command is told to end; the "
-        "next run settles the others.",
+        "Time that active copies have to finish or roll back when the command is told to end. The "
+        "next run finishes or rolls back the other copies.",
     )
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         if self.copy_lag_ms == -1 and self.copy_lag_bytes == -1:
             raise ConfigError(
-                "tierlog.copy.lag.ms and tierlog.copy.lag.bytes are both -1: each leaves it to "
-                "the other, so nothing would ever be copied; give one of them a value"
+                "tierlog.copy.lag.ms and tierlog.copy.lag.bytes are both -1: each leaves it to the "
+                "other, so nothing would ever be copied; give one of them a value"
             )
         if self.copy_lag_ms == 0 and self.copy_lag_bytes > 0:
             raise ConfigError(
@@ -591,22 +598,22 @@ class TierConfig(Section):
 class NodeConfig(Section):
     """What `tierlog serve` allows its clients.
 
-    Kafka has no limit on most of these; these limits keep a server within its memory whatever
-    its clients send.
+    Kafka has no limit for most of these. With these limits, a server stays within its memory,
+    whatever its clients send.
     """
 
     listen: str = setting(
         "tierlog.serve.listen",
         host_and_port(),
         "127.0.0.1:9092",
-        "Address at which clients connect. One that other machines can reach needs "
+        "Address at which clients connect. An address that other machines can reach needs "
         "`--allow-remote-clients`.",
     )
     request_max_bytes: int = setting(
         "socket.request.max.bytes",
         whole_number(1, MAX_INT32),
         16 << 20,
-        "Size of the largest request; a larger one ends its connection.",
+        "Size of the largest request. The connection of a larger request is closed.",
         kafka_default="104857600",
     )
     queued_max_request_bytes: int = setting(
@@ -621,7 +628,7 @@ class NodeConfig(Section):
         "max.connections",
         whole_number(1, MAX_INT32),
         1024,
-        "Most clients at a time; further ones are disconnected at once.",
+        "Largest number of clients at a time. Further clients are disconnected at once.",
         kafka_default="2147483647",
         dynamic=True,
     )
@@ -629,7 +636,7 @@ class NodeConfig(Section):
         "max.connections.per.ip",
         whole_number(1, MAX_INT32),
         1024,
-        "Most clients of one address at a time.",
+        "Largest number of clients of one IP address at a time.",
         kafka_default="2147483647",
         dynamic=True,
     )
@@ -643,22 +650,22 @@ class NodeConfig(Section):
         "tierlog.serve.connection.stall.ms",
         whole_number(1, MAX_INT64),
         10_000,
-        "How long a request may stay unfinished, and how long a client may take no byte of an "
-        "answer, before it is disconnected.",
+        "A client is disconnected if it leaves a request unfinished for this time, or receives no "
+        "byte of an answer for this time.",
     )
     refresh_interval_ms: int = setting(
         "tierlog.serve.refresh.interval.ms",
         whole_number(100, MAX_INT64),
         30_000,
-        "How old what is known of a store may be before it is looked at again: its topics, and the "
-        "segments of the partitions that clients read. Directories are looked at twice a second.",
+        "Age at which the known topics of a store, and the known segments of the partitions that "
+        "clients read, are listed again. Directories are listed twice a second.",
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
         whole_number(1024, MAX_INT32),
         57_671_680,
-        "Most bytes of records in one answer, whatever a client asks for. A first batch that is "
-        "larger is returned all the same.",
+        "Most bytes of records in one answer, whatever a client requests. If the first batch is "
+        "larger, it is returned nevertheless.",
     )
     list_offsets_request_timeout_ms: int = setting(
         "remote.list.offsets.request.timeout.ms",

@@ -1,4 +1,4 @@
-"""The settings of a topic, by Kafka's names; a node takes them when a topic is created."""
+"""The settings of a node's topics, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["TOPIC_SETTINGS", "TimestampType", "TopicConfig", "topic_config"]
 
 
 class TimestampType(StrEnum):
-    """The clock that the timestamps of records come from."""
+    """Which clock sets the timestamps of records."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -33,35 +33,37 @@ class TimestampType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig(Section):
-    """What a topic of a node is kept by (`tierlog serve --data-dir`)."""
+    """The settings of a topic of a node (`tierlog serve --data-dir`)."""
 
     cleanup_policy: tuple[str, ...] = setting(
         "cleanup.policy",
         names(),
         ("delete",),
-        "What happens to old segments. Only `delete` is supported: a node does not compact.",
+        "What happens to old segments. Only `delete` is supported, because a node does not compact "
+        "logs.",
         broker_names=(("log.cleanup.policy", 1),),
     )
     file_delete_delay_ms: int = setting(
         "file.delete.delay.ms",
         whole_number(0, MAX_INT64),
         60_000,
-        "How long the files of a deleted segment stay, under another name. Those of a deleted "
-        "topic go at once.",
+        "How long the files of a deleted segment are kept under another name. The files of a "
+        "deleted topic are removed at once.",
         broker_names=(("log.segment.delete.delay.ms", 1),),
     )
     flush_messages: int = setting(
         "flush.messages",
         whole_number(1, MAX_INT64),
         MAX_INT64,
-        "Records after which the log is synced. The default leaves it to the operating system.",
+        "Number of records after which the log is synced. With the default, the operating system "
+        "decides when to write.",
         broker_names=(("log.flush.interval.messages", 1),),
     )
     index_interval_bytes: int = setting(
         "index.interval.bytes",
         whole_number(0, MAX_INT32),
         4096,
-        "Bytes of log between two entries of an offset index; a change counts from the next "
+        "Bytes of log between two entries of an offset index. A change applies from the next "
         "segment on.",
         broker_names=(("log.index.interval.bytes", 1),),
     )
@@ -69,15 +71,16 @@ class TopicConfig(Section):
         "local.retention.bytes",
         whole_number(-2, MAX_INT64),
         -2,
-        "Bytes of a tiered topic that stay on the local disk; -2 is retention.bytes, -1 keeps all.",
+        "Bytes of each partition of a tiered topic to keep on the local disk. -2 means the value "
+        "of retention.bytes; -1 keeps all.",
         broker_names=(("log.local.retention.bytes", 1),),
     )
     local_retention_ms: int = setting(
         "local.retention.ms",
         whole_number(-2, MAX_INT64),
         -2,
-        "How long segments of a tiered topic stay on the local disk; -2 is retention.ms, -1 keeps "
-        "all.",
+        "How long to keep segments of a tiered topic on the local disk. -2 means the value of "
+        "retention.ms; -1 keeps all.",
         broker_names=(("log.local.retention.ms", 1),),
     )
     max_message_bytes: int = setting(
@@ -91,34 +94,35 @@ class TopicConfig(Section):
         "message.timestamp.after.max.ms",
         whole_number(0, MAX_INT64),
         3_600_000,
-        "How far a record's timestamp may lie in the future.",
+        "How far a record's timestamp may be in the future.",
         broker_names=(("log.message.timestamp.after.max.ms", 1),),
     )
     message_timestamp_before_max_ms: int = setting(
         "message.timestamp.before.max.ms",
         whole_number(0, MAX_INT64),
         MAX_INT64,
-        "How far a record's timestamp may lie in the past.",
+        "How far a record's timestamp may be in the past.",
         broker_names=(("log.message.timestamp.before.max.ms", 1),),
     )
     message_timestamp_type: TimestampType = setting(  # noqa: RUF009 - a field, as all others
         "message.timestamp.type",
         one_of(TimestampType, any_case=False),
         TimestampType.CREATE_TIME,
-        "Whose clock the timestamps of records are of: the producer's or the node's.",
+        "Which clock sets the timestamps of records: the producer's or the node's.",
         broker_names=(("log.message.timestamp.type", 1),),
     )
     remote_copy_disable: bool = setting(
         "remote.log.copy.disable",
         true_or_false(),
         False,
-        "Copy no more segments to the store; those that are there stay readable.",
+        "Copy no more segments to the store. Segments in the store can still be read.",
     )
     remote_delete_on_disable: bool = setting(
         "remote.log.delete.on.disable",
         true_or_false(),
         False,
-        "Allow remote.storage.enable to be switched off, which deletes all that is in the store.",
+        "Allow remote.storage.enable to be switched off. This deletes all segments of the topic in "
+        "the store.",
     )
     remote_storage_enable: bool = setting(
         "remote.storage.enable",
@@ -137,7 +141,7 @@ class TopicConfig(Section):
         "retention.ms",
         whole_number(0, MAX_INT64, or_off=-1),
         604_800_000,
-        "How long to keep a segment, by its newest record; -1 keeps all.",
+        "How long to keep a segment, measured from its newest record; -1 keeps all.",
         broker_names=(
             ("log.retention.ms", 1),
             ("log.retention.minutes", 60_000),
@@ -155,7 +159,7 @@ class TopicConfig(Section):
         "internal.segment.bytes",
         whole_number(14, MAX_INT32),
         None,
-        "The same below the smallest segment.bytes, for tests.",
+        "Like segment.bytes, but it may be smaller; for tests.",
     )
     segment_index_bytes: int = setting(
         "segment.index.bytes",
@@ -185,8 +189,9 @@ class TopicConfig(Section):
             raise ConfigError(f"cleanup.policy: expected delete, found {found}")
 
     def check_tiering(self, before: TopicConfig | None) -> None:
-        """Check what Kafka checks when settings of a topic are given or changed; `before` are the
-        present ones. Raises ConfigError when they do not go together (KIP-405, KIP-950)."""
+        """Check the combination of settings as Kafka does when a topic is created or changed
+        (KIP-405, KIP-950). `before` are the topic's present settings. Raises ConfigError for an
+        invalid combination."""
         if not self.remote_storage_enable:
             if before is not None and before.remote_storage_enable:
                 self._check_switch_off()
@@ -223,7 +228,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {one.name: one for _, one in settings(Topic
 
 
 def topic_config(properties: Mapping[str, str]) -> TopicConfig:
-    """Return the settings of a topic; raise ConfigError for an unknown name or an impossible
+    """Return the settings of a topic. Raises ConfigError for an unknown name or an invalid
     value."""
     fields = {one.name: name for name, one in settings(TopicConfig)}
     values = {}

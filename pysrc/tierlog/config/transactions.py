@@ -18,7 +18,7 @@ class TransactionConfig(Section):
         "transaction.max.timeout.ms",
         whole_number(1, MAX_INT32),
         900_000,
-        "Longest transaction timeout that a producer may ask for.",
+        "Longest transaction timeout that a producer may request.",
     )
     id_expiration_ms: int = setting(
         "transactional.id.expiration.ms",
@@ -30,18 +30,19 @@ class TransactionConfig(Section):
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         whole_number(1, MAX_INT32),
         10_000,
-        "How often transactions that ran into their timeout are looked for; they are aborted.",
+        "How often the node looks for transactions that have exceeded their timeout, and aborts "
+        "them.",
     )
     remove_expired_transaction_cleanup_interval_ms: int = setting(
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         whole_number(1, MAX_INT32),
         3_600_000,
-        "How often transactional ids that have expired are looked for.",
+        "How often the node looks for expired transactional ids, and removes them.",
     )
     max_ids: int = setting(
         "tierlog.transaction.max.ids",
         whole_number(1, MAX_INT32),
         100_000,
-        "Most transactional ids. A further one is refused with COORDINATOR_NOT_AVAILABLE, which "
-        "clients retry.",
+        "Largest number of transactional ids. A further id is refused with "
+        "COORDINATOR_NOT_AVAILABLE, which clients retry.",
     )

@@ -2,19 +2,19 @@
 
     leader-epoch-checkpoint           epoch startOffset           both strictly ascending
     replication-offset-checkpoint     topic partition offset      high watermarks
-    recovery-point-offset-checkpoint  topic partition offset      flushed up to here
-    log-start-offset-checkpoint       topic partition offset      where it lies above the first file
+    recovery-point-offset-checkpoint  topic partition offset      end of the flushed log
+    log-start-offset-checkpoint       topic partition offset      starts above the first segment
     cleaner-offset-checkpoint         topic partition offset      compacted topics
     partition.metadata                the topic's id
     meta.properties                   cluster, node and directory id
 
-The checkpoints: line 1 the version (0), line 2 the number of entries, then one entry per line,
-fields separated by one space, every line ended by a newline. An empty file holds no entries.
-The same text, without the directory, is uploaded beside a segment as its leader epochs.
+In a checkpoint, line 1 is the version (0), and line 2 is the number of entries. Each further line
+is one entry, whose fields are separated by one space. A newline ends every line. An empty file has
+no entries. The leader epochs that are uploaded with a segment have the same format.
 
-Parsers treat the bytes as hostile. They refuse text that Kafka would not write with a
-CorruptDataError; its position is the first byte of the bad line, and its text names the line.
-tierlog never writes these files into a broker's directories, only into those of a node.
+Parsers treat the bytes as hostile. They raise CorruptDataError for text that Kafka would not write.
+The error has the position of the first byte of the bad line, and its text names the line. tierlog
+writes these files only into the directories of a node, never into those of a broker.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-"""Present only after a clean stop; its content differs between versions and does not matter."""
+"""This file exists only after a clean stop. Its content depends on the version and is not read."""
 
 # Far larger than the files of a broker with hundreds of thousands of partitions.
 _CHECKPOINT_LIMIT_BYTES = 32 << 20
@@ -95,8 +95,8 @@ class EpochEntry(NamedTuple):
 class LeaderEpochs:
     """A lineage: which leader epoch wrote which offsets.
 
-    ``entries`` ascend strictly in both parts; an epoch ends where the next one starts, the last
-    one is open. ValueError when they do not ascend or are negative.
+    ``entries`` ascend strictly by epoch and by start offset. An epoch ends where the next one
+    starts; the last epoch has no end. Raises ValueError when entries do not ascend or are negative.
     """
 
     entries: tuple[EpochEntry, ...] = ()
@@ -115,17 +115,17 @@ class LeaderEpochs:
         return iter(self.entries)
 
     def epoch_for(self, offset: int) -> int | None:
-        """The epoch that wrote ``offset``; None before the first entry: unknown."""
+        """The epoch that wrote ``offset``; None, which means unknown, before the first entry."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[index - 1].epoch if index else None
 
     def end_offset(self, epoch: int, log_end_offset: int) -> int | None:
-        """The first offset after ``epoch``, or None when the lineage does not hold it."""
+        """The first offset after ``epoch``; None if the lineage does not have this epoch."""
         offsets = self.offsets_of(epoch, log_end_offset)
         return None if offsets is None else offsets[1]
 
     def offsets_of(self, epoch: int, log_end_offset: int) -> tuple[int, int] | None:
-        """The offsets [first, end) of ``epoch``, or None when the lineage does not hold it."""
+        """The offsets [first, end) of ``epoch``; None if the lineage does not have this epoch."""
         entries = self.entries
         index = bisect_left(entries, (epoch, -1))
         if index == len(entries) or entries[index][0] != epoch:
@@ -134,13 +134,13 @@ class LeaderEpochs:
         return entries[index][1], log_end_offset if last else entries[index + 1][1]
 
     def up_to(self, next_base_offset: int) -> LeaderEpochs:
-        """Return the entries that start below an offset, as uploaded with a segment that ends
+        """Return the entries that start below an offset. They are uploaded with a segment that ends
         there."""
         end = bisect_left(self.entries, next_base_offset, key=lambda entry: entry.start_offset)
         return LeaderEpochs(self.entries[:end])
 
     def clipped(self, base_offset: int, next_base_offset: int) -> LeaderEpochs:
-        """The epochs of the offsets [base, next base); the first one starts at base or later."""
+        """The epochs of the offsets [base, next base). The first epoch starts at base or later."""
         if next_base_offset <= base_offset:
             return LeaderEpochs()
         entries = self.up_to(next_base_offset).entries
@@ -153,8 +153,8 @@ class LeaderEpochs:
     def with_front(self, base_offset: int) -> LeaderEpochs:
         """Return this lineage with epoch 0 from `base_offset` up to its first entry.
 
-        For messages of formats 0 and 1, which have no leader epoch. The epoch is always 0, so that
-        all replicas agree, also when the broker starts to count epochs later.
+        Messages of formats 0 and 1 have no leader epoch, so they get one here. The epoch is always
+        0, so that all replicas agree, even if a broker starts to count epochs later.
         """
         if self.entries and self.entries[0].start_offset <= base_offset:
             return self
@@ -162,14 +162,15 @@ class LeaderEpochs:
         return LeaderEpochs((EpochEntry(0, base_offset), *rest))
 
     def encode(self) -> bytes:
-        """The text that ``parse_leader_epochs`` reads."""
+        """Return the text that ``parse_leader_epochs`` reads."""
         lines = ["0", str(len(self.entries)), *(f"{e.epoch} {e.start_offset}" for e in self)]
         return "".join(f"{line}\n" for line in lines).encode("ascii")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The cluster, node and directory ids of a log directory; None when the version has none."""
+    """The cluster id, the node id and the directory id of a log directory. An id is None if the
+    file does not have it."""
 
     version: int
     cluster_id: str | None
@@ -178,7 +179,8 @@ class MetaProperties:
 
 
 class _Line(NamedTuple):
-    """One line of a checkpoint: its number (from 1), the position of its first byte, its text."""
+    """One line of a checkpoint: its number (from 1), the position of its first byte and its
+    text."""
 
     number: int
     position: int
@@ -199,7 +201,8 @@ def _bad_line(
 
 
 def _lines(data: bytes, path: str | None) -> Iterator[_Line]:
-    """Yield the lines one by one, so that a hostile file is read only up to its first bad line."""
+    """Yield the lines one at a time, so that a hostile file is read only up to its first bad
+    line."""
     position, number = 0, 1
     while position < len(data):
         end = data.find(b"\n", position)
@@ -207,7 +210,7 @@ def _lines(data: bytes, path: str | None) -> Iterator[_Line]:
         raw = data[position : position + min(size, _LINE_LIMIT_BYTES)]
         line = _Line(number, position, raw.removesuffix(b"\r").decode("utf-8", "backslashreplace"))
         if size > _LINE_LIMIT_BYTES:
-            raise _bad_line(line, path, "a short line", f"one of {size} bytes", "too_large")
+            raise _bad_line(line, path, "a short line", f"a line of {size} bytes", "too_large")
         if end < 0:
             # A number that a crash cut short still parses as a number, so the newline must follow
             # it.
@@ -224,7 +227,7 @@ def _number(text: str, maximum: int) -> int | None:
 
 
 def _entries(data: bytes, path: str | None) -> Iterator[_Line]:
-    """The entry lines of a checkpoint, its version and count checked."""
+    """Yield the entry lines of a checkpoint, and check its version and its number of entries."""
     if not data:
         return
     if len(data) > _CHECKPOINT_LIMIT_BYTES:
@@ -254,7 +257,7 @@ def _entries(data: bytes, path: str | None) -> Iterator[_Line]:
 
 
 def parse_leader_epochs(data: bytes, path: str | None = None) -> LeaderEpochs:
-    """A leader-epoch-checkpoint, or the leader epochs uploaded with a segment."""
+    """Parse a leader-epoch-checkpoint, or the leader epochs uploaded with a segment."""
     entries: list[EpochEntry] = []
     for line in _entries(data, path):
         fields = line.text.split(" ")
@@ -272,7 +275,7 @@ def parse_leader_epochs(data: bytes, path: str | None = None) -> LeaderEpochs:
 
 
 def parse_offset_checkpoint(data: bytes, path: str | None = None) -> dict[TopicPartition, int]:
-    """Any of the four ``topic partition offset`` checkpoints."""
+    """Parse any of the four ``topic partition offset`` checkpoints."""
     offsets: dict[TopicPartition, int] = {}
     for line in _entries(data, path):
         fields = line.text.split(" ")
@@ -289,7 +292,7 @@ def parse_offset_checkpoint(data: bytes, path: str | None = None) -> dict[TopicP
 
 
 def parse_partition_metadata(data: bytes, path: str | None = None) -> str:
-    """The topic id in a partition.metadata, as 22 characters."""
+    """Return the topic id in a partition.metadata, which has 22 characters."""
     if len(data) > _PROPERTIES_LIMIT_BYTES:
         line = _Line(1, 0, "")
         raise _bad_line(line, path, "two short lines", f"{len(data)} bytes", "too_large")
@@ -308,7 +311,7 @@ def parse_partition_metadata(data: bytes, path: str | None = None) -> str:
 
 
 def parse_meta_properties(data: bytes, path: str | None = None) -> MetaProperties:
-    """A meta.properties of version 0 (broker.id) or 1 (node.id)."""
+    """Parse a meta.properties of version 0 (broker.id) or 1 (node.id)."""
     if len(data) > _PROPERTIES_LIMIT_BYTES:
         line = _Line(1, 0, "")
         raise _bad_line(line, path, "a short file", f"{len(data)} bytes", "too_large")
@@ -346,7 +349,8 @@ def _bad_property(path: str | None, expected: str, found: str) -> CorruptDataErr
 
 
 def is_topic_name(text: str) -> bool:
-    """Return whether Kafka allows a topic of this name, which never leaves its directory."""
+    """Return whether Kafka allows this topic name. The path of such a name stays inside of its
+    directory."""
     try:
         check_topic_name(text)
     except ValueError:
@@ -355,7 +359,7 @@ def is_topic_name(text: str) -> bool:
 
 
 def is_topic_id(text: str) -> bool:
-    """Whether this is the text form of a Kafka Uuid other than the all-zero one."""
+    """Return whether this is the text form of a Kafka Uuid that is not all zero."""
     try:
         return any(kafka_uuid_bytes(text))
     except ValueError:
@@ -363,22 +367,26 @@ def is_topic_id(text: str) -> bool:
 
 
 def read_leader_epochs(path: StrPath) -> LeaderEpochs:
-    """``parse_leader_epochs`` of a file; OSError as ``open_regular`` raises it."""
+    """Read a file and pass it to ``parse_leader_epochs``. Raises OSError as ``open_regular``
+    does."""
     return parse_leader_epochs(read_small(path, _CHECKPOINT_LIMIT_BYTES), _name(path))
 
 
 def read_offset_checkpoint(path: StrPath) -> dict[TopicPartition, int]:
-    """``parse_offset_checkpoint`` of a file; OSError as ``open_regular`` raises it."""
+    """Read a file and pass it to ``parse_offset_checkpoint``. Raises OSError as ``open_regular``
+    does."""
     return parse_offset_checkpoint(read_small(path, _CHECKPOINT_LIMIT_BYTES), _name(path))
 
 
 def read_partition_metadata(path: StrPath) -> str:
-    """``parse_partition_metadata`` of a file; OSError as ``open_regular`` raises it."""
+    """Read a file and pass it to ``parse_partition_metadata``. Raises OSError as ``open_regular``
+    does."""
     return parse_partition_metadata(read_small(path, _PROPERTIES_LIMIT_BYTES), _name(path))
 
 
 def read_meta_properties(path: StrPath) -> MetaProperties:
-    """``parse_meta_properties`` of a file; OSError as ``open_regular`` raises it."""
+    """Read a file and pass it to ``parse_meta_properties``. Raises OSError as ``open_regular``
+    does."""
     return parse_meta_properties(read_small(path, _PROPERTIES_LIMIT_BYTES), _name(path))
 
 

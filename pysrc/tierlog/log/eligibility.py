@@ -1,12 +1,13 @@
-"""Which segments may be copied to the remote tier, and why the others may not.
+"""Decides which segments may be copied to the remote tier, and why other segments may not.
 
-A segment may be copied when it is rolled and all its offsets lie below the last stable offset:
-every record is committed, no transaction in it is open, and no truncation can follow. That offset
-is the broker's own when it answered; otherwise it is bounded by the checkpointed high watermark,
-which lags but never leads, and the transactions in the log.
+A segment may be copied when it is rolled and all its offsets lie below the last stable offset. Then
+every record is committed, no transaction in the segment is open, and no truncation can follow. The
+last stable offset is the broker's answer if there is one. Otherwise it is computed from the
+checkpointed high watermark and the open transactions in the log. The checkpoint may be behind the
+real high watermark, but never ahead of it.
 
-Pure functions over plain values. An unknown fact makes a segment ineligible with a reason of its
-own.
+All functions are pure. If a fact is unknown, the segment is not eligible, with a reason that names
+the fact.
 """
 
 from __future__ import annotations
@@ -70,18 +71,19 @@ def last_stable_offset(
     transactions_known: bool,
     first_open_transaction_offset: int | None = None,
 ) -> StableOffset:
-    """Return the last stable offset: below it, every transaction has ended.
+    """Return the last stable offset. Every transaction below it has ended.
 
-    ``broker_last_stable_offset``: the answer to ListOffsets (latest, read committed) of the
-    broker that owns the log and leads the partition; None or negative when there is none.
-    Without it, ``high_watermark`` is the checkpointed one and ``first_open_transaction_offset``
-    that of the log up to it (None: no open transaction); ``transactions_known``: the whole log up
-    to the high watermark was read without a finding.
+    ``broker_last_stable_offset`` is the answer to ListOffsets (latest, read committed) of the
+    broker that owns the log and leads the partition; None or negative if there is no answer. The
+    other arguments are used only without an answer: ``high_watermark`` is the checkpointed high
+    watermark, and ``first_open_transaction_offset`` is that of the log up to it (None: no open
+    transaction). ``transactions_known`` says whether the whole log up to the high watermark was
+    read without a finding.
     """
     if broker_last_stable_offset is not None and broker_last_stable_offset >= 0:
         return StableOffset(value=broker_last_stable_offset, source=StableSource.BROKER)
     if high_watermark is None or high_watermark < 0:
-        why = "no broker answered and no checkpoint holds a high watermark"
+        why = "no broker answered and no checkpoint has a high watermark"
         return StableOffset(value=None, source=StableSource.UNKNOWN, why_unknown=why)
     if not transactions_known:
         why = "no broker answered and the log could not be searched for open transactions"
@@ -117,7 +119,7 @@ class Ineligible(StrEnum):
 
 
 class Coverage:
-    """The offsets in a set of inclusive ranges. Not for concurrent use."""
+    """A set of offsets, stored as (first, last) pairs. Not for concurrent use."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -144,10 +146,10 @@ class Coverage:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def add(self, first: int, last: int) -> None:
-        """Add the offsets ``first`` to ``last``; none when ``last`` is below ``first``."""
+        """Add the offsets ``first`` to ``last``. Adds none when ``last`` is below ``first``."""
         if first > last:
             return
-        # The new range absorbs every range that it touches.
+        # The new pair replaces every pair that it touches.
         begin = bisect_left(self._ends, first - 1)
         end = bisect_right(self._starts, last + 1)
         if begin < end:
@@ -162,8 +164,8 @@ class Coverage:
         return end is not None and end >= last
 
     def reaches(self, first: int) -> int | None:
-        """Return the last offset of the covered range that holds ``first``; None when it is not
-        covered."""
+        """Return the last of the consecutive covered offsets from ``first`` on; None when ``first``
+        is not covered."""
         index = bisect_right(self._starts, first) - 1
         if index < 0 or self._ends[index] < first:
             return None
@@ -171,21 +173,22 @@ class Coverage:
 
     @property
     def highest(self) -> int | None:
-        """The highest offset covered, None for none."""
+        """The highest covered offset; None if no offset is covered."""
         return self._ends[-1] if self._ends else None
 
     def highest_below(self, offset: int) -> int | None:
-        """Return the highest covered offset below `offset`; None without one."""
+        """Return the highest covered offset below `offset`; None if there is none."""
         index = bisect_left(self._starts, offset) - 1
         return None if index < 0 else min(self._ends[index], offset - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLag:
-    """The copy lag (KIP-1241): a segment is copied when it is ``lag_ms`` old or when ``lag_bytes``
-    of the log follow it. None disables that condition.
+    """The copy lag (KIP-1241). A segment is copied when it is ``lag_ms`` old or when ``lag_bytes``
+    of the log follow it. None disables the condition.
 
-    ``largest_timestamp_ms``: by base offset; a segment without an entry counts as old.
+    ``largest_timestamp_ms`` has the largest timestamp of each segment, by base offset. A segment
+    without an entry counts as old.
     """
 
     lag_ms: int | None
@@ -194,7 +197,8 @@ class CopyLag:
     largest_timestamp_ms: Mapping[int, int]
 
     def holds(self, segment: SegmentFiles, following_bytes: int) -> bool:
-        """Return whether the lag still holds ``segment`` back, given the bytes of log behind it."""
+        """Return whether the lag still holds ``segment`` back, if ``following_bytes`` of the log
+        follow it."""
         if self.lag_ms == 0 or self.lag_bytes == 0:
             return False
         if self.lag_ms is not None:
@@ -207,12 +211,12 @@ class CopyLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyFacts:
-    """The facts about a partition for `decide_segments`. None is unknown throughout.
+    """The facts about a partition for `decide_segments`. None always means unknown.
 
-    ``copied``: the offsets of the finished remote segments of this topic id that lie in this
-    log's lineage; None while metadata is not loaded.
-    ``pending_swaps``: base offsets of unfinished cleaner output. ``led_by``: the broker that
-    leads the partition when it is not the one that owns this log.
+    ``copied`` has the offsets of the finished remote segments of this topic id that lie in this
+    log's lineage; None while the metadata is not loaded. ``pending_swaps`` has the base offsets of
+    unfinished cleaner output. ``led_by`` is the broker that leads the partition if it is not the
+    broker that owns this log.
     """
 
     topic: str
@@ -241,9 +245,9 @@ def copy_facts(
     lag: CopyLag | None = None,
     log_start_offset: int | None = None,
 ) -> CopyFacts:
-    """Return the facts of a listed partition; ``compacted`` None: as in its log directory.
+    """Return the facts of a listed partition. If ``compacted`` is None, its log directory decides.
 
-    ``log_start_offset``: that of the whole log, when it is above the directory's.
+    ``log_start_offset`` is that of the whole log, which may be above that of the directory.
     """
     lineage = log.lineage
     known_start = log.log_start_offset
@@ -252,7 +256,7 @@ def copy_facts(
     return CopyFacts(
         topic=log.topic,
         topic_id=log.archive_id,
-        # A log with several segments has epochs.
+        # A log with several segments must have epochs.
         leader_epochs_known=lineage is not None and (bool(lineage) or len(log.segments) < 2),
         stable=stable,
         log_start_offset=known_start,
@@ -267,8 +271,8 @@ def copy_facts(
 
 
 class Decision(NamedTuple):
-    """The decision about one segment: ``reason`` is None when it may be copied; ``text`` explains a
-    refusal."""
+    """The decision about one segment. ``reason`` is None when the segment may be copied. ``text``
+    explains a refusal."""
 
     segment: SegmentFiles
     reason: Ineligible | None
@@ -276,12 +280,12 @@ class Decision(NamedTuple):
 
     @property
     def eligible(self) -> bool:
-        """Whether it may be copied now."""
+        """Whether the segment may be copied now."""
         return self.reason is None
 
 
 def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple[Decision, ...]:
-    """Return one decision per segment in the given order, with the first reason that applies."""
+    """Return one decision per segment, in the given order. It has the first reason that applies."""
     whole = _partition_reason(facts)
     covered = facts.copied or Coverage()
     decisions: list[Decision] = []
@@ -294,8 +298,8 @@ def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple
 
 
 def _hold_back(decisions: list[Decision], lag: CopyLag) -> None:
-    """Hold back all segments from the first one that the copy lag holds back: copies keep their
-    order."""
+    """Hold back the first segment that the copy lag holds back, and all segments after it, so that
+    copies keep their order."""
     following_bytes = sum(decision.segment.size_bytes for decision in decisions)
     held = False
     for row, decision in enumerate(decisions):
@@ -305,18 +309,19 @@ def _hold_back(decisions: list[Decision], lag: CopyLag) -> None:
             continue
         held = held or lag.holds(segment, following_bytes)
         if held:
-            text = "held back: neither old enough nor enough log behind it (remote.copy.lag)"
+            text = "held back: not old enough, and too few bytes of log follow it (remote.copy.lag)"
             decisions[row] = Decision(segment=segment, reason=Ineligible.COPY_LAG, text=text)
 
 
 def gap_start_offset(
     segment: SegmentFiles, log: PartitionLog, copied: Coverage | None
 ) -> int | None:
-    """Return the first of the offsets right before `segment` that were deleted before their copy;
-    None without any.
+    """Return the first of the deleted offsets right before `segment`, if they were deleted before
+    their copy; otherwise None.
 
-    Retention or DeleteRecords deleted them, or compaction left an empty segment. Offsets of a
-    segment that still has bytes, a damaged one for example, are not deleted."""
+    Retention or DeleteRecords deleted them, or compaction left an empty segment. If a segment still
+    has bytes, for example a damaged one, its offsets are not deleted.
+    """
     before = None if copied is None else copied.highest_below(segment.base_offset)
     if before is None or before + 1 == segment.base_offset or log.log_start_offset is None:
         return None
@@ -335,20 +340,26 @@ def _partition_reason(facts: CopyFacts) -> tuple[Ineligible, str] | None:
     if facts.topic in INTERNAL_TOPICS and not facts.include_internal:
         return Ineligible.INTERNAL_TOPIC, f"{facts.topic} is one of Kafka's internal topics"
     if facts.compacted and not facts.include_compacted:
-        return Ineligible.COMPACTED, "compacted: the cleaner would still rewrite its segments"
+        return Ineligible.COMPACTED, "compacted: the cleaner may still rewrite its segments"
     if facts.compacted is None and not facts.include_compacted:
         return Ineligible.COMPACTION_UNKNOWN, "cannot tell whether the topic is compacted"
     if facts.topic_id is None:
-        return Ineligible.TOPIC_ID_UNKNOWN, "no topic id: partition.metadata missing or damaged"
+        return Ineligible.TOPIC_ID_UNKNOWN, "no topic id: partition.metadata is missing or damaged"
     if not facts.leader_epochs_known:
-        return Ineligible.LEADER_EPOCHS_UNKNOWN, "leader-epoch-checkpoint missing, empty or damaged"
+        return (
+            Ineligible.LEADER_EPOCHS_UNKNOWN,
+            "leader-epoch-checkpoint is missing, empty or damaged",
+        )
     if facts.pending_swaps:
         bases = ", ".join(map(str, facts.pending_swaps))
-        return Ineligible.SWAP_PENDING, f".swap files wait to replace segments (base {bases})"
+        return Ineligible.SWAP_PENDING, f".swap files will replace segments (base offsets {bases})"
     if facts.copied is None:
-        return Ineligible.COPIES_UNKNOWN, "metadata not loaded: cannot tell what is copied already"
+        return (
+            Ineligible.COPIES_UNKNOWN,
+            "the metadata is not loaded: cannot tell which segments are copied already",
+        )
     if facts.log_start_offset is None:
-        return Ineligible.LOG_START_UNKNOWN, "log-start-offset-checkpoint damaged"
+        return Ineligible.LOG_START_UNKNOWN, "log-start-offset-checkpoint is damaged"
     return None
 
 

@@ -1,10 +1,10 @@
 """Opens files of a running broker safely and without disturbing it.
 
 A broker renames, truncates and removes its files while tierlog reads them, and an attacker could
-put a FIFO, a device or a symlink in their place. So files are opened for reading only and without
-blocking; a symlink in the last two parts of the path is not followed; anything but a regular file
-is refused; and a handle can tell later whether its file still has that name. Files are not mapped:
-a map of a file that another process truncates ends in SIGBUS.
+put a FIFO, a device or a symlink in their place. So tierlog opens files for reading only and
+without blocking. It does not follow a symlink in the last two parts of the path, and refuses
+everything but regular files. Later, a handle can tell whether its file still has the same name.
+Files are not mapped, since access to a mapped file that another process truncated ends in SIGBUS.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ StrPath = str | os.PathLike[str]
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_BYTES = 1 << 20
-# Asks the kernel to read only what is in memory. Other systems than Linux do not have it.
+# This flag asks the kernel to read only bytes that are in memory. Only Linux has it.
 _CACHED_ONLY: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -69,12 +69,12 @@ _KINDS = {
 
 
 def file_kind(mode: int) -> FileKind:
-    """The kind of file that an ``st_mode`` describes."""
+    """Return the kind of file that an ``st_mode`` describes."""
     return _KINDS.get(stat.S_IFMT(mode), FileKind.OTHER)
 
 
 def printable(text: str) -> str:
-    """Return a name for messages: undecodable bytes and control characters are escaped."""
+    """Return a name for messages. Undecodable bytes and control characters are escaped."""
     if text.isprintable():
         return text
     try:
@@ -88,7 +88,8 @@ def printable(text: str) -> str:
 
 @contextmanager
 def open_directory(path: StrPath, dir_fd: int | None = None) -> Iterator[int]:
-    """A descriptor of a directory that is not a symlink; OSError (ELOOP, ENOTDIR) otherwise."""
+    """Open a directory, and yield its descriptor. Raises OSError (ELOOP, ENOTDIR) for a symlink or
+    a file."""
     fd = os.open(path, _DIRECTORY_FLAGS, dir_fd=dir_fd)
     try:
         yield fd
@@ -97,10 +98,10 @@ def open_directory(path: StrPath, dir_fd: int | None = None) -> Iterator[int]:
 
 
 def open_regular(path: StrPath) -> int:
-    """A read-only descriptor of a regular file; the caller closes it.
+    """Open a regular file, and return its read-only descriptor, which the caller closes.
 
-    OSError: ENOENT when it is gone, ELOOP for a symlink (the file or its directory), EINVAL for
-    anything else that is not a regular file, naming what it is.
+    Raises OSError: ENOENT when the file is gone, ELOOP when the file or its directory is a symlink,
+    and EINVAL, with the kind of the file, for any other file that is not regular.
     """
     text = os.fspath(path)
     directory, name = os.path.split(text)
@@ -126,7 +127,7 @@ def _require_regular(mode: int, path: str) -> None:
 
 
 def read_small(path: StrPath, limit_bytes: int) -> bytes:
-    """Return the content of a small file; CorruptDataError when it is larger than
+    """Return the content of a small file. Raises CorruptDataError when it is larger than
     ``limit_bytes``."""
     fd = open_regular(path)
     try:
@@ -149,7 +150,8 @@ def read_small(path: StrPath, limit_bytes: int) -> bytes:
 
 
 class FileIdentity(NamedTuple):
-    """Identity and state of a file: equal values mean the same unchanged content."""
+    """The identity and the state of a file. Equal values mean the same file with unchanged
+    content."""
 
     device: int
     inode: int
@@ -158,12 +160,12 @@ class FileIdentity(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileIdentity:
-        """The identity in a stat result."""
+        """Return the identity from a stat result."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class FileChange(StrEnum):
-    """What happened to a file since it was opened."""
+    """The change of a file since it was opened."""
 
     UNCHANGED = "unchanged"
     GONE = "gone: deleted, or renamed to .deleted"
@@ -174,15 +176,15 @@ class FileChange(StrEnum):
 
 
 class SegmentHandle:
-    """An open file of a segment, with its identity taken at the moment it was opened.
+    """An open file of a segment, with the identity that it had when it was opened.
 
         with SegmentHandle(segment.log_path) as handle:
             ...                                   # scan and copy
             if handle.recheck() is not FileChange.UNCHANGED:
                 ...                               # do not use what was read
 
-    Opening raises OSError as ``open_regular`` does. A rename does not disturb an open handle: its
-    bytes stay readable until it is closed.
+    Opening raises OSError as ``open_regular`` does. After a rename of the file, the bytes of an
+    open handle stay readable until it is closed.
     """
 
     __slots__ = ("_fd", "identity", "path")
@@ -209,17 +211,17 @@ class SegmentHandle:
 
     @property
     def size_bytes(self) -> int:
-        """The size when it was opened."""
+        """The size of the file when it was opened."""
         return self.identity.size_bytes
 
     def fileno(self) -> int:
-        """The descriptor; ClosedError after close."""
+        """The descriptor. Raises ClosedError after `close`."""
         if self._fd < 0:
             raise ClosedError(f"{printable(self.path)}: this handle is closed")
         return self._fd
 
     def read_at(self, position: int, size_bytes: int) -> bytes:
-        """Up to ``size_bytes`` from ``position``; fewer only at the end of the file."""
+        """Return ``size_bytes`` from ``position``; fewer only at the end of the file."""
         parts: list[bytes] = []
         fd = self.fileno()
         while size_bytes > 0 and (part := os.pread(fd, size_bytes, position)):
@@ -229,8 +231,8 @@ class SegmentHandle:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_cached_at(self, position: int, size_bytes: int) -> memoryview:
-        """As `read_at`, but never wait for the disk: BlockingIOError when some of the bytes are not
-        in the page cache, or when the system cannot tell."""
+        """Read like `read_at`, but never wait for the disk. Raises BlockingIOError when some of the
+        bytes are not in the page cache, or when the system cannot tell."""
         # NumPy does not fill new memory with zeros.
         data = np.empty(size_bytes, np.uint8).data
         if _CACHED_ONLY is None:
@@ -246,10 +248,11 @@ class SegmentHandle:
         return data[:count].toreadonly()
 
     def recheck(self) -> FileChange:
-        """Compare the open file with its state at the opening, then with the file at the path.
+        """Compare the open file with its state when it was opened, then with the file that has its
+        path now.
 
-        After ``GONE`` and ``REPLACED``, bytes from this handle are still valid; bytes read by path
-        are not.
+        After ``GONE`` and ``REPLACED``, bytes from this handle are still valid, but bytes that were
+        read through the path are not.
         """
         now = FileIdentity.of(os.fstat(self.fileno()))
         if now.size_bytes != self.identity.size_bytes:

@@ -1,9 +1,9 @@
 """Kafka's index files beside a segment as numpy columns (formats section 7).
 
-Offset and time indexes of an active segment are pre-sized and end in zeros; ``tail`` says what may
-follow the last entry: ``"empty"`` nothing, ``"zeros"`` zeros, ``"anything"`` any bytes, since a
-broker may be writing. Anything else, and anything that does not ascend, is ``CorruptDataError``
-with the byte position.
+Offset and time indexes of an active segment are pre-sized and end in zeros. ``tail`` says which
+bytes may follow the last entry: ``"empty"`` none, ``"zeros"`` zeros, ``"anything"`` any bytes,
+since a broker may be writing. Other bytes, and entries that do not ascend, raise
+``CorruptDataError`` with the byte position.
 
 The functions take bytes and write no files.
 """
@@ -39,9 +39,9 @@ Tail = Literal["empty", "zeros", "anything"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetIndex:
-    """A ``.index``: last offset of a batch and the byte position where it starts, both ascending.
+    """A ``.index``: the last offset of a batch and the byte position of its start, both ascending.
 
-    ``data`` is the entries without the file's tail.
+    ``data`` has the entries without the tail of the file.
     """
 
     base_offset: int
@@ -50,25 +50,30 @@ class OffsetIndex:
     data: bytes
 
     def lookup(self, target_offset: int) -> tuple[int, int]:
-        """(offset, position) of the largest entry at or below an offset, else (base offset, 0).
+        """Return (offset, position) of the last entry at or below an offset; (base offset, 0) if
+        there is none.
 
-        The batch may end before the target: scan forward (Kafka's ``OffsetIndex.lookup``).
+        The batch there may end before the target offset, so the caller scans forward (Kafka's
+        ``OffsetIndex.lookup``).
         """
         return _core.lookup_offset_index(self.data, self.base_offset, target_offset)
 
     def lookup_upper_bound(self, end_position: int) -> tuple[int, int] | None:
-        """(offset, position) of the first entry at or past a byte position; None past the last.
+        """Return (offset, position) of the first entry at or after a byte position; None if there
+        is none.
 
-        Its offset lies outside a fetch that ends there (``OffsetIndex.fetchUpperBoundOffset``).
+        A fetch that ends at this position does not include the offset
+        (``OffsetIndex.fetchUpperBoundOffset``).
         """
         return _core.lookup_upper_bound(self.data, self.base_offset, end_position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeIndex:
-    """A ``.timeindex``: a record with a larger timestamp (ms) has a larger offset than its entry's.
+    """A ``.timeindex``. A record with a larger timestamp (ms) than an entry has a larger offset
+    than the entry.
 
-    ``data`` is the entries without the file's tail.
+    ``data`` has the entries without the tail of the file.
     """
 
     base_offset: int
@@ -77,12 +82,14 @@ class TimeIndex:
     data: bytes
 
     def lookup(self, target_ms: int) -> tuple[int, int]:
-        """(timestamp, offset) of the largest entry at or below a time, else (-1, base offset)."""
+        """Return (timestamp, offset) of the last entry at or below a time; (-1, base offset) if
+        there is none."""
         return _core.lookup_time_index(self.data, self.base_offset, target_ms)
 
 
 class AbortedTransaction(NamedTuple):
-    """One aborted transaction: its offsets, inclusive, and the last stable offset at its end."""
+    """One aborted transaction: its first and its last offset, and the last stable offset at its
+    end."""
 
     producer_id: int
     first_offset: int
@@ -92,7 +99,8 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIndex:
-    """A ``.txnindex``: int64 columns, one row per aborted transaction, ordered by last offset."""
+    """A ``.txnindex`` as int64 columns. Each row is one aborted transaction; rows are ordered by
+    last offset."""
 
     base_offset: int
     producer_id: Int64Column
@@ -104,10 +112,11 @@ class TransactionIndex:
     def collect(
         self, from_offset: int, upper_bound_offset: int
     ) -> tuple[tuple[AbortedTransaction, ...], bool]:
-        """Return the aborted transactions for a read of [from, upper bound), and whether they are
-        complete.
+        """Return the aborted transactions for a read of the offsets [from, upper bound), and
+        whether they are complete.
 
-        If not, the next segment's index has more (Kafka's ``TransactionIndex.collectAbortedTxns``).
+        If they are not, the index of the next segment may have more (Kafka's
+        ``TransactionIndex.collectAbortedTxns``).
         """
         found, complete = _core.collect_aborted(
             self.data, self.base_offset, from_offset, upper_bound_offset
@@ -116,10 +125,12 @@ class TransactionIndex:
 
 
 class ProducerSnapshot:
-    """A producer ``.snapshot`` as columns, one row per producer in the file's order; -1 is unknown.
+    """A producer ``.snapshot`` as columns, one row per producer in the order of the file. -1 means
+    unknown.
 
-    producer_id, last_offset, timestamp_ms, current_txn_first_offset int64; last_sequence,
-    offset_delta, coordinator_epoch int32; producer_epoch int16.
+    ``producer_id``, ``last_offset``, ``timestamp_ms`` and ``current_txn_first_offset`` are int64.
+    ``last_sequence``, ``offset_delta`` and ``coordinator_epoch`` are int32. ``producer_epoch`` is
+    int16.
     """
 
     producer_id: Int64Column
@@ -175,7 +186,8 @@ def read_time_index(data: Buffer, base_offset: int, *, tail: Tail = "zeros") -> 
 
 
 def read_transaction_index(data: Buffer, base_offset: int) -> TransactionIndex:
-    """Reads a ``.txnindex``; an absent file is ``b""``. Last offsets start at the base."""
+    """Reads a ``.txnindex``; pass ``b""`` for a missing file. Last offsets must not lie below
+    ``base_offset``."""
     frozen = bytes(data)
     native = _core.parse_transaction_index(frozen, base_offset)
     columns = {name: np.asarray(column) for name, column in native}

@@ -1,9 +1,9 @@
 """Remembers the listing of partition directories until they may have changed.
 
 A node has thousands of partitions, and most of them do not change between two listings. Every new
-or deleted name changes the directory's time; checkpoints are replaced, never written in place; a
-rolled segment is truncated only after all later segments are deleted. So only the active segment
-and the leader epochs have to be checked: two calls instead of one per file.
+or deleted name changes the time of the directory. Checkpoints are replaced, never written in place.
+A rolled segment is truncated only after all later segments are deleted. So it is enough to check
+the directory, the active segment and the leader epochs, not every file.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from tierlog.log.segment_files import SegmentFiles
 
 __all__ = ["DirectoryContents", "ListingMemory", "Moment"]
 
-# File systems may have coarse times: a change right after a listing could have the time of one
-# right before it. A directory that changed more recently than this is listed again.
+# File systems may have coarse times, so a change right after a listing may have the same time as a
+# change right before it. A directory that changed more recently than this is listed again.
 SETTLED_MS = 2_000
 # Every directory is listed again after this time.
 REFRESH_MS = 600_000
-# Other entries may change without a new time of the directory.
+# Skipped entries with other reasons may change without a new time of the directory.
 _LASTING = frozenset({SkipReason.UNKNOWN_NAME, SkipReason.ORPHAN_INDEX})
 
-# Device, inode, mode, size, modified and changed: equal ones are the same unchanged file.
+# Device, inode, mode, size, time modified and time changed. Equal values mean the same unchanged
+# file.
 _Identity = tuple[int, ...]
 
 
@@ -63,7 +64,7 @@ class _Kept:
 
 
 class ListingMemory:
-    """Used by `LogDir.listing`. One thread."""
+    """The memory of `LogDir.listing`. Only one thread may use it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -93,13 +94,13 @@ class ListingMemory:
         )
 
     def keep(self, directory: str, read_at: Moment, contents: DirectoryContents) -> None:
-        """Remember a listing when it can be trusted later."""
+        """Remember a listing, unless it may change without notice."""
         lasting = not contents.problems and all(one.reason in _LASTING for one in contents.skipped)
         if lasting and _settled(read_at):
             self._kept[directory] = _Kept(read_at=read_at, contents=contents)
 
     def forget_all_but(self, directories: set[str]) -> None:
-        """Forget deleted directories."""
+        """Forget directories that no longer exist."""
         for directory in self._kept.keys() - directories:
             del self._kept[directory]
 
@@ -135,7 +136,8 @@ def _settled(read_at: Moment) -> bool:
 
 
 def _with_active(contents: DirectoryContents) -> DirectoryContents | None:
-    """Return the contents with the present state of the active segment's file; None for unknown."""
+    """Return the contents with the current state of the file of the active segment; None when
+    unknown."""
     if not contents.segments:
         return contents
     *rolled, active = contents.segments

@@ -1,16 +1,16 @@
-"""Lists a broker's log directories, strictly read only, while the broker runs or not.
+"""Lists a broker's log directories. It only reads, and the broker may be running.
 
     <log.dir>/meta.properties, *-offset-checkpoint ...
     <log.dir>/<topic>-<partition>/<base offset>.log, .index, .timeindex, .txnindex, .snapshot
                                   leader-epoch-checkpoint, partition.metadata
 
-A listing is a snapshot taken while the broker goes on: files may be gone by the time they are
-opened, and nothing is promised about the active segment. Whatever is not part of a log is left
-out with a reason, and a checkpoint that cannot be trusted is left out with its error: what is
-not known is None, which is not the same as empty or zero.
+The broker may change files during and after a listing, so a listed file may be gone when it is
+opened, and the active segment may be in any state. Names that are not part of a log are left out
+with a reason, and damaged checkpoints with their error. Unknown values are None, which is not the
+same as empty or zero.
 
-Never here: opening for writing, locking (``.lock`` is the broker's), mapping, following symlinks
-below the directory that was named.
+This module never opens a file for writing, never locks (``.lock`` belongs to the broker), never
+maps files, and follows no symlinks below the given directory.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ __all__ = [
     "parse_partition_directory",
 ]
 
-# What opening a path reports when no readable file has that name.
+# The errors of opening a path when no readable file has this name.
 _NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EACCES})
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
-# Of the magic byte in a batch, in every message format.
+# The position of the magic byte in a batch, in every message format.
 _MAGIC_POSITION = 16
 
 _T = TypeVar("_T")
@@ -81,20 +81,22 @@ class PartitionLog:
     ``segments`` ascend by base offset. None means unknown:
 
     * ``topic_id``, ``leader_epochs``: the file is missing or damaged (``problems`` says which);
-      ``lineage`` may know more;
-    * ``log_start_offset``: the broker's checkpoint is damaged. Where it is sound but silent, the
-      start is the first segment's base; it may also lie below that, in the remote tier;
-    * ``high_watermark``: no trustworthy checkpoint holds one. It lags behind a running broker;
-    * ``compacted``: the cleaner's checkpoint is damaged. False means only that the cleaner has
-      not recorded this partition, as for a compacted topic it has not reached yet.
+      ``lineage`` may still be known;
+    * ``log_start_offset``: the broker's checkpoint is damaged. If the checkpoint is sound but has
+      no entry, this is the base offset of the first segment; the remote tier may start below it;
+    * ``high_watermark``: no sound checkpoint has it. A running broker's high watermark may be
+      higher;
+    * ``compacted``: the cleaner's checkpoint is damaged. False means only that the cleaner has not
+      recorded this partition; it may not have reached a compacted topic yet.
 
-    ``recorded_log_start``: the log start offset that the broker's checkpoint has; None when it is
-    silent. ``archived_as``: the topic id of its archive, where that need not be the topic's own.
-    ``begins_without_epochs``: the log begins with messages from before format 2, which have no
-    leader epoch. ``own_epochs``: the broker's own ``lineage``, when ``leader_epochs`` was completed
-    from an archive. Its first entry may have begun earlier, with records that the broker deleted.
-    ``pending_swaps``: base offsets of ``.swap`` files. They replace segments listed
-    here when the broker goes on, so until then the segments of this partition are not settled.
+    ``recorded_log_start`` is the log start offset in the broker's checkpoint; None if the
+    checkpoint has no entry. ``archived_as`` is the topic id of the archive, if it may differ from
+    that of the topic. ``begins_without_epochs`` says whether the log begins with messages from
+    before format 2, which have no leader epoch. ``own_epochs`` is the broker's own ``lineage``, if
+    ``leader_epochs`` was completed from an archive. The first entry of ``own_epochs`` may have
+    begun earlier, with records that the broker deleted. ``pending_swaps`` has the base offsets of
+    ``.swap`` files. A broker that starts replaces listed segments by these files, so until then
+    the segments of this partition may still change.
     """
 
     topic: str
@@ -122,49 +124,53 @@ class PartitionLog:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Topic and partition, as the checkpoints name it."""
+        """The topic and the partition, as in the checkpoints."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def name(self) -> str:
-        """``<topic>-<partition>``."""
+        """The name of the partition: ``<topic>-<partition>``."""
         return f"{self.topic}-{self.partition}"
 
     @property
     def is_cluster_metadata(self) -> bool:
-        """Whether this is KRaft's own log, which lives by other rules and is never tiered."""
+        """Whether this is KRaft's own log, which has other rules and is never tiered."""
         return self.topic == CLUSTER_METADATA_TOPIC
 
     @property
     def lineage(self) -> LeaderEpochs | None:
-        """Which leader epoch wrote which offsets: the broker's checkpoint, and epoch 0 for the
-        messages before it that have none. None when unknown."""
+        """The leader epochs of all offsets: those of the broker's checkpoint, and epoch 0 for
+        earlier messages without an epoch. None when unknown."""
         if not self.begins_without_epochs or not self.segments:
             return self.leader_epochs
         return (self.leader_epochs or LeaderEpochs()).with_front(self.segments[0].base_offset)
 
     @property
     def rolled_segments(self) -> tuple[SegmentFiles, ...]:
-        """All but the active one."""
+        """All segments but the active one."""
         return self.segments[:-1]
 
     @property
     def active_segment(self) -> SegmentFiles | None:
-        """The last segment; None when there are none."""
+        """The last segment; None if there are no segments."""
         return self.segments[-1] if self.segments else None
 
     def segment_for(self, offset: int) -> SegmentFiles:
-        """The segment whose range holds ``offset``; OutOfRangeError below the first one."""
+        """Return the segment that holds ``offset``. Raises OutOfRangeError if it is below the first
+        segment."""
         for segment in reversed(self.segments):
             if segment.base_offset <= offset:
                 return segment
         first = self.segments[0].base_offset if self.segments else "no segment"
-        raise OutOfRangeError(f"{self.name}: offset {offset} is below the first one held, {first}")
+        raise OutOfRangeError(
+            f"{self.name}: offset {offset} is below the first offset held, {first}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Everything found at one moment; ``problems`` and ``skipped`` are those outside partitions."""
+    """The result of one listing. ``problems`` and ``skipped`` have what was found outside of
+    partitions."""
 
     partitions: tuple[PartitionLog, ...]
     skipped: tuple[Skipped, ...] = ()
@@ -173,7 +179,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RootCheckpoints:
-    """The checkpoints of one log directory; None where damaged."""
+    """The checkpoints of one log directory; None for a damaged one."""
 
     high_watermarks: Mapping[TopicPartition, int] | None
     recovery_points: Mapping[TopicPartition, int] | None
@@ -197,9 +203,9 @@ class _RootCheckpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """One broker's log directories. Holds no open files; every listing looks anew.
+    """The log directories of one broker. It keeps no files open, and every listing reads anew.
 
-    ``meta``: the meta.properties of each path, None where missing or damaged.
+    ``meta`` has the meta.properties of each path; None if the file is missing or damaged.
     """
 
     paths: tuple[str, ...]
@@ -208,25 +214,25 @@ class LogDir:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster that the directories say they belong to."""
+        """The cluster id in the meta.properties of the directories."""
         return next((m.cluster_id for m in self.meta if m and m.cluster_id), None)
 
     @property
     def node_id(self) -> int | None:
-        """The broker that the directories say they belong to."""
+        """The broker id in the meta.properties of the directories."""
         return next((m.node_id for m in self.meta if m and m.node_id is not None), None)
 
     @property
     def clean_shutdown(self) -> bool:
-        """Whether every directory carries the mark of a clean stop (a running broker has none)."""
+        """Whether every directory has the marker of a clean stop. A running broker has no
+        marker."""
         marks = (os.path.join(path, checkpoint.CLEAN_SHUTDOWN) for path in self.paths)
         return all(os.path.lexists(mark) for mark in marks)
 
     def listing(self, memory: ListingMemory | None = None) -> Listing:
-        """All partitions, sorted by topic and number, with everything that was left out.
+        """Return all partitions, sorted by topic and number, and everything that was left out.
 
-        With a `memory` that saw the listing before, directories in which nothing has happened are
-        not read again.
+        With a `memory` of an earlier listing, directories that have not changed are not read again.
         """
         findings = Findings()
         partitions = tuple(self.each_partition(findings, memory))
@@ -241,8 +247,9 @@ class LogDir:
     def each_partition(
         self, findings: Findings, memory: ListingMemory | None = None
     ) -> Iterator[PartitionLog]:
-        """Yield the partitions of `listing`, each read when it is its turn, so that a caller that
-        drops them needs memory for one. What is left out beside them goes to `findings`."""
+        """Yield the partitions of `listing`. Each is read only when it is its turn, so a caller
+        that keeps none needs memory for only one. `findings` receives what is left out outside of
+        partitions."""
         places: dict[TopicPartition, list[tuple[str, _RootCheckpoints]]] = {}
         for root in self.paths:
             findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)
@@ -265,7 +272,7 @@ class LogDir:
         return self.listing().partitions
 
     def partition(self, topic: str, partition: int) -> PartitionLog:
-        """One partition, looked at now; OutOfRangeError when no directory holds it."""
+        """Return one partition as it is now. Raises OutOfRangeError when no directory holds it."""
         name = f"{topic}-{partition}"
         wanted = TopicPartition(topic, partition)
         found: list[PartitionLog] = []
@@ -299,7 +306,8 @@ class LogDir:
     def _contents(
         self, path: str, findings: Findings, memory: ListingMemory | None
     ) -> DirectoryContents | None:
-        """What a partition's directory holds; None, with a reason, when it is left out."""
+        """Return the contents of a partition's directory; None, with a reason in `findings`, if the
+        directory is left out."""
         if memory is None:
             return self._read(path, findings)
         contents = memory.recall(path)
@@ -330,7 +338,7 @@ def _read_meta(path: StrPath) -> MetaProperties | None:
 
 
 def _partitions_of(root: str, findings: Findings) -> Iterator[tuple[str, TopicPartition]]:
-    """The directories of partitions in a log directory."""
+    """Yield the directories of partitions in a log directory."""
     try:
         with open_directory(root) as fd:
             names = sorted(os.listdir(fd))
@@ -345,7 +353,8 @@ def _partitions_of(root: str, findings: Findings) -> Iterator[tuple[str, TopicPa
 
 
 def _partition_of_entry(path: str, name: str, findings: Findings) -> TopicPartition | None:
-    """The partition that an entry of a log directory holds; None, with a reason, if none."""
+    """Return the partition of an entry in a log directory; None if it has none, with a reason in
+    `findings`."""
     if is_known_in_root(name):
         return None
     stage = staged_directory(name)
@@ -387,8 +396,8 @@ def _contents(path: str, files: DirectoryFiles, findings: Findings) -> Directory
 
 
 def _begins_without_epochs(segments: tuple[SegmentFiles, ...], epochs: LeaderEpochs | None) -> bool:
-    """Whether the first message is older than format 2. The log is opened only where the leader
-    epochs do not reach down to its first segment."""
+    """Return whether the first message is older than format 2. The log is opened only if the leader
+    epochs begin above its first segment."""
     first = next((segment for segment in segments if segment.size_bytes), None)
     if first is None or (epochs and epochs.entries[0].start_offset <= first.base_offset):
         return False
@@ -430,16 +439,16 @@ def _partition_log(
 
 @takes(path=PATH, more=PATH, allow_world_writable=FLAG)
 def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = False) -> LogDir:
-    """The log directories (``log.dirs``) of one broker, running or stopped.
+    """Open the log directories (``log.dirs``) of one broker, running or stopped.
 
-    OSError when one cannot be listed, or its meta.properties cannot be read from the disk.
-    ConfigError when one is not what it should be: the directory of a single partition, one that
-    nothing shows to be a broker's, another broker's or cluster's, or one that everybody may write
-    to (``allow_world_writable`` overrides that).
+    Raises OSError when a directory cannot be listed, or its meta.properties cannot be read from the
+    disk. Raises ConfigError for the directory of a single partition, for a directory that nothing
+    shows to be a broker's, for directories of different brokers or clusters, and for a directory
+    that everybody may write to (unless ``allow_world_writable``).
     """
     paths: list[str] = []
     for given in (path, *more):
-        # Only here may a symlink be followed: the caller named it.
+        # A symlink is followed only here, since the caller named it.
         resolved = os.path.realpath(os.fspath(given), strict=True)
         _require_log_dir(resolved, allow_world_writable)
         if resolved not in paths:
@@ -459,8 +468,8 @@ def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = Fal
 
 
 def _meta_of(path: str) -> MetaProperties | None:
-    """The meta.properties of a log directory, None when missing or damaged; OSError when the disk
-    fails: what the file says is then unknown, and nothing stands for it."""
+    """Return the meta.properties of a log directory; None if the file is missing or damaged. Raises
+    OSError when the disk fails, since the content is then unknown."""
     try:
         return _read_meta(os.path.join(path, checkpoint.META_PROPERTIES))
     except CorruptDataError:
@@ -479,7 +488,7 @@ def _require_log_dir(path: str, allow_world_writable: bool) -> None:
     if mode & stat.S_IWOTH and not allow_world_writable:
         raise ConfigError(
             f"{shown}: expected a directory that only its owner and group can write to, found "
-            "one that everybody can; take that right away (chmod o-w) or allow it explicitly"
+            "one that everybody can write to; remove that right (chmod o-w) or allow it explicitly"
         )
     has_segments = any(file and file.kind == "log" for file in map(parse_segment_file, names))
     if has_segments and parse_partition_directory(os.path.basename(path)):
@@ -487,7 +496,8 @@ def _require_log_dir(path: str, allow_world_writable: bool) -> None:
             f"{shown}: expected a broker's log directory, found that of one partition; "
             f"give the directory above it, {printable(os.path.dirname(path))}"
         )
-    # What lies above the log directories, or beside them, is not an empty one: all would seem well.
+    # A directory above or beside the log directories must not count as an empty log directory: then
+    # all would seem well.
     if not any(map(shows_log_dir, names)):
         raise ConfigError(
             f"{shown}: expected a broker's log directory, found neither a partition nor "

@@ -1,9 +1,9 @@
-"""What the names in a broker's log directories mean, and why some are not read.
+"""Parses the names in a broker's log directories, and says why some of them are not read.
 
-<topic>-<partition>/                          a partition, split at the last dash
-<topic>-<partition>.<32 hex digits>-delete/   -future, -stray: not, or not yet, a partition
-<base offset>.log                             20 digits as Kafka writes it; any width is read
-<base offset>.log.deleted                     .cleaned, .swap: stages of removal and cleaning
+<topic>-<partition>/                          a partition; the name is split at the last dash
+<topic>-<partition>.<32 hex digits>-delete/   or -future, -stray: no partition, or not yet
+<base offset>.log                             Kafka writes 20 digits; any number is read
+<base offset>.log.deleted                     or .cleaned, .swap: stages of removal and cleaning
 """
 
 from __future__ import annotations
@@ -55,24 +55,24 @@ class SkipReason(StrEnum):
 
     DELETED = "deleted by the broker, which removes it after a delay"
     CLEANED = "unfinished output of the log cleaner"
-    SWAP = "output of the log cleaner about to replace segments"
+    SWAP = "output of the log cleaner that will replace segments"
     PARTITION_DELETED = "partition deleted by the broker, which removes it after a delay"
-    PARTITION_FUTURE = "copy of a partition on its way to another log directory"
-    PARTITION_STRAY = "partition the broker was no longer assigned"
+    PARTITION_FUTURE = "copy of a partition that is moving to another log directory"
+    PARTITION_STRAY = "partition that is no longer assigned to the broker"
     DUPLICATE_BASE = "another file here has the same base offset"
-    DUPLICATE_PARTITION = "the same partition lies in another log directory too"
+    DUPLICATE_PARTITION = "the same partition is also in another log directory"
     ORPHAN_INDEX = "index without its segment"
-    BAD_OFFSET = "not an offset Kafka can have"
+    BAD_OFFSET = "not an offset that Kafka can have"
     NOT_A_FILE = "not a regular file"
     NOT_A_DIRECTORY = "not a directory"
-    UNKNOWN_NAME = "not a name Kafka gives"
+    UNKNOWN_NAME = "not a name that Kafka gives"
     WORLD_WRITABLE = "directory that everybody may write to"
     VANISHED = "gone before it could be opened"
     UNREADABLE = "could not be read"
 
     @property
     def routine(self) -> bool:
-        """Whether healthy brokers leave such names."""
+        """Whether healthy brokers have such names."""
         return self in _ROUTINE
 
 
@@ -99,7 +99,8 @@ _DIRECTORY_STAGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A name that the listing skipped. ``path`` is for people: unusual characters are escaped."""
+    """A name that the listing skipped. ``path`` is shown to people, so unusual characters are
+    escaped."""
 
     path: str
     reason: SkipReason
@@ -110,7 +111,8 @@ class Skipped:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """Return topic and partition of a directory name, split at the last dash, or None."""
+    """Return the topic and the partition of a directory name, split at the last dash; None if it is
+    no partition."""
     topic, dash, number = name.rpartition("-")
     if not dash or not is_topic_name(topic) or not _PARTITION_NUMBER.fullmatch(number):
         return None
@@ -118,7 +120,8 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 class SegmentFileName(NamedTuple):
-    """A file of a segment: ``kind`` is its suffix without the dot, ``stage`` why not to read it."""
+    """The name of a file of a segment. ``kind`` is its suffix without the dot. ``stage`` is the
+    reason not to read it; None for a file to read."""
 
     base_offset: int
     kind: str
@@ -126,7 +129,8 @@ class SegmentFileName(NamedTuple):
 
 
 def parse_segment_file(name: str) -> SegmentFileName | None:
-    """What a file's name says; None if it is none of a segment's. The offset may be too large."""
+    """Return the parts of a file's name; None if it is not a file of a segment. The offset may be
+    too large."""
     match = _SEGMENT_FILE.fullmatch(name)
     if match is None:
         return None
@@ -137,22 +141,22 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 
 
 def staged_directory(name: str) -> SkipReason | None:
-    """The stage in the name of a partition's directory; None for an ordinary name."""
+    """Return the stage in the name of a partition's directory; None for an ordinary name."""
     match = _DIRECTORY_STAGE.fullmatch(name)
     return _DIRECTORY_STAGES[match[1]] if match else None
 
 
 def shows_log_dir(name: str) -> bool:
-    """Whether a directory that holds this name is a broker's log directory."""
+    """Return whether a directory with an entry of this name is a broker's log directory."""
     is_partition = parse_partition_directory(name) is not None
     return name == META_PROPERTIES or is_partition or staged_directory(name) is not None
 
 
 def is_known_in_partition(name: str) -> bool:
-    """Whether a broker keeps a file of this name beside segments."""
+    """Return whether a broker keeps a file of this name beside segments."""
     return _KNOWN_IN_PARTITION.fullmatch(name) is not None
 
 
 def is_known_in_root(name: str) -> bool:
-    """Whether a broker keeps a file or directory of this name beside partitions."""
+    """Return whether a broker keeps a file or directory of this name beside partitions."""
     return _KNOWN_IN_ROOT.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""The indexes of a segment, rebuilt from its batches as a broker's own recovery does."""
+"""Rebuilds the indexes of a segment from its batches, as a broker's own recovery does."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class CopyTarget(Protocol):
 
     @property
     def name(self) -> str:
-        """How errors call it."""
+        """The name of the file in errors."""
         ...
 
     def fileno(self) -> int:
-        """Its descriptor."""
+        """The descriptor of the file."""
         ...
 
 
@@ -53,16 +53,17 @@ class CopyTarget(Protocol):
 class RebuiltIndexes:
     """The index files of a segment as bytes, and other facts from its batches.
 
-    ``batch_checksums`` holds the checksum fields of the first batch and of those that the offset
-    index points at (docs/FORMATS.md, *Objects in a store*).
-    ``transaction_index`` is empty without aborted transactions; a broker has no file then.
-    ``producer_snapshot`` is the state at ``end_offset``, the offset after the last batch; give it
-    to the rebuild of the next segment. ``leader_epochs`` holds (epoch, start offset) wherever the
-    epoch rises, ``bytes_per_epoch`` (epoch, bytes of its batches), -1 for batches without one.
-    ``last_stable_offset`` is the first offset of the oldest open transaction, else the end offset.
-    ``max_timestamp_ms`` is -1 without any; ``max_timestamp_offset`` is the last offset of the first
-    batch that has it. ``table`` holds the batches and the reason why the scan stopped. With more
-    than ``max_table_rows`` batches it has no rows, and ``table_complete`` is False.
+    ``batch_checksums`` has the checksum fields of the first batch and of the batches that the
+    offset index names (docs/FORMATS.md, *Objects in a store*). ``transaction_index`` is empty if
+    there are no aborted transactions; a broker then has no file. ``producer_snapshot`` is the state
+    at ``end_offset``, the offset after the last batch; pass it to the rebuild of the next segment.
+    ``leader_epochs`` has (epoch, start offset) for each rise of the epoch. ``bytes_per_epoch`` has
+    (epoch, bytes of its batches), with epoch -1 for batches without an epoch.
+    ``last_stable_offset`` is the first offset of the oldest open transaction; without one, it is
+    the end offset. ``max_timestamp_ms`` is -1 if there are no timestamps. ``max_timestamp_offset``
+    is the last offset of the first batch with this timestamp. ``table`` has the batches and the
+    reason why the scan stopped. If there are more than ``max_table_rows`` batches, the table has no
+    rows, and ``table_complete`` is False.
     """
 
     offset_index: bytes
@@ -82,7 +83,7 @@ class RebuiltIndexes:
 
     @classmethod
     def of(cls, native: _core.Rebuilt) -> RebuiltIndexes:
-        """What the core has made."""
+        """Return the result of the native core as this class."""
         return cls(
             offset_index=native.offset_index,
             batch_checksums=native.batch_checksums,
@@ -130,18 +131,19 @@ def rebuild_indexes(
 ) -> RebuiltIndexes:
     """Rebuilds every index of a whole segment (Kafka's ``LogSegment.recover``).
 
-    ``source``, ``hash_bytes`` and ``own_file`` are those of `scan_segment`; every checksum is
-    checked. ``max_table_rows`` bounds the memory of the table, 78 bytes a batch. ``base_offset`` is
-    the segment's, by default its first batch's. ``producer_snapshot`` holds the producer state at
-    that offset, by default none. With ``now_ms``, producers without an open transaction that were
-    silent for ``producer_id_expiration_ms`` are left out.
+    ``source``, ``hash_bytes`` and ``own_file`` are as in `scan_segment`. Every checksum is checked.
+    ``max_table_rows`` limits the memory of the table, which takes 78 bytes per batch.
+    ``base_offset`` is the base offset of the segment; by default, that of its first batch.
+    ``producer_snapshot`` is the producer state at the base offset; by default, there are no
+    producers. With ``now_ms``, the result leaves out producers that have no open transaction and
+    were silent for ``producer_id_expiration_ms``.
 
-    A torn tail or a tail of zeros is no error; `RebuiltIndexes.table` names it. Damage anywhere
-    else raises ``CorruptDataError``; with ``accept_damage`` the result covers the batches before
-    it, as if a broker had truncated the log there. So do batches no broker would have appended, and
-    a bad snapshot. ``copy_to`` is an empty file that receives every byte read of an open file; with
-    ``hash_bytes`` these are all bytes up to the end. An OSError of that file has its ``name``.
-    Releases the interpreter lock."""
+    A torn tail or a tail of zeros is no error; `RebuiltIndexes.table` reports it. Other damage
+    raises ``CorruptDataError``. With ``accept_damage``, the result instead covers the batches
+    before the damage, as if a broker had truncated the log there. A bad snapshot, or a batch that
+    no broker would have appended, always raises ``CorruptDataError``. ``copy_to`` is an empty file
+    that receives every byte read of an open file; with ``hash_bytes``, these are all bytes up to
+    the end. An OSError of ``copy_to`` has its ``name``. Releases the interpreter lock."""
     native = _core.rebuild_indexes(
         source,
         index_interval_bytes,

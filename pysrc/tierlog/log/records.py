@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 MAX_DECOMPRESSED_BYTES = 64 << 20
-# Memory of the decoded records that a reader holds at a time, unless one batch takes more.
+# Memory for the decoded records that a reader holds at a time. A single batch may take more.
 DECODE_BUDGET_BYTES = 16 << 20
 
 
@@ -51,18 +51,18 @@ def decode_records(
 ) -> RecordColumns:
     """Decodes record batches of magic 0 to 2 and every codec into columns (formats 2 to 4).
 
-    ``source`` is a path, an open file (anything with ``fileno()``) or any C-contiguous buffer; a
-    writable buffer is copied first, a read-only one must not change while the columns are in use.
-    ``start`` and ``end`` are byte positions, ``start`` that of a batch; at most 2 GiB at once.
-    ``verify_crc`` checks every batch's checksum, ``include_control`` adds the records of control
-    batches. ``max_decompressed_bytes`` bounds what one batch may open to; its columns may take
-    twice that. With ``budget_bytes`` the decode stops on the batch border where opened batches
-    and columns take that much memory, after at least one batch; ``batches.stop_reason`` is
-    ``MEMORY_BUDGET`` then. `decode_pieces` goes on from there.
+    ``source`` is a path, an open file (any object with ``fileno()``) or a C-contiguous buffer. A
+    writable buffer is copied first; a read-only buffer must not change while the columns are in
+    use. ``start`` and ``end`` are byte positions; ``start`` is the position of a batch. One call
+    decodes at most 2 GiB. ``verify_crc`` checks every batch's checksum. ``include_control`` adds
+    the records of control batches. ``max_decompressed_bytes`` limits the decompressed size of one
+    batch; its columns may take twice that memory. With ``budget_bytes``, the decode stops after the
+    batch with which decompressed batches and columns take that much memory. ``batches.stop_reason``
+    is then ``MEMORY_BUDGET``, and `decode_pieces` continues there.
 
-    A batch that is cut off by the end, and a tail of zeros, end the decode: the columns hold what
-    is before, ``batches.stop_reason`` says so. Everything else that is not exactly what the format
-    says raises ``CorruptDataError`` with its byte position. Raises ``OSError`` when a file cannot
+    The decode ends at a batch that ``end`` cuts off and at a tail of zeros. The columns then have
+    the records before it, and ``batches.stop_reason`` has the reason. Any other deviation from the
+    format raises ``CorruptDataError`` with its byte position. Raises ``OSError`` when a file cannot
     be read and ``ValueError`` when it is not a regular file. Releases the interpreter lock.
     """
     try:
@@ -84,9 +84,10 @@ def decode_pieces(
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     budget_bytes: int = DECODE_BUDGET_BYTES,
 ) -> Iterator[RecordColumns]:
-    """`decode_records` in pieces of bounded memory; the last one says why the decode stopped.
+    """Yield the records of `decode_records` in chunks of bounded memory. The last chunk says why
+    the decode stopped.
 
-    The records before damage come first, then its error.
+    If there is damage, the records before it are yielded first; then its error is raised.
     """
     position, damage, stop_reason = start, None, StopReason.MEMORY_BUDGET
     while stop_reason is StopReason.MEMORY_BUDGET:
@@ -123,8 +124,8 @@ def check_records(
     verify_crc: bool = True,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> BatchTable:
-    """Check everything that `decode_records` checks without keeping records; one batch is
-    decompressed at a time."""
+    """Check everything that `decode_records` checks, but keep no records. One batch is decompressed
+    at a time."""
     try:
         native = _core.check_records(source, start, end, verify_crc, max_decompressed_bytes)
     except CorruptDataError as error:
@@ -163,16 +164,16 @@ def read_rows(
     keys: bool = True,
     values: bool = True,
 ) -> TableRows:
-    """The records of the usual batches of a file as rows of a table, as far as they go.
+    """Return records of a file as rows of a table, up to the first batch that is not usual.
 
-    A batch is usual when it is whole, sound, of magic 2 and not compressed, follows the one before
-    it, and has offsets within ``batch_offsets`` (first, and the one after the last). The rows equal
-    those of `decode_records`. Of another batch only its position is returned. From ``position`` on,
-    that of a batch, about ``size_bytes`` of the file become at most ``max_rows`` rows, of which
-    those with offsets outside of ``offsets`` are left out, and what comes behind these is not read.
-    Control batches have no rows.
+    A batch is usual when it is whole, sound, of magic 2 and not compressed, follows the batch
+    before it, and has offsets within ``batch_offsets`` (the first offset, and the offset after the
+    last). The rows equal those of `decode_records`. Of a batch that is not usual, only the position
+    is returned. ``position`` is the position of a batch. From there, about ``size_bytes`` of the
+    file become at most ``max_rows`` rows. Rows with offsets outside of ``offsets`` are left out,
+    and batches after the last of these offsets are not read. Control batches have no rows.
 
-    The bytes are read, checked and copied in pieces that stay in a core's own cache. Raises
+    The bytes are read, checked and copied in chunks that fit into a core's own cache. Raises
     ``OSError`` when the file cannot be read. Releases the interpreter lock.
     """
     native = _core.read_rows(

@@ -1,9 +1,9 @@
 """Checks that opened files belong to the log that was listed.
 
 A broker deletes a topic by renaming its directory, and may create another topic of that name at
-once. Segments of both have the same paths. So the topic id of the directory and the device, inode
-and size of the file are compared with the listing after the opening. Files that were opened before
-the comparison belong to the listed log.
+once. Segments of both topics have the same paths. So, after a file is opened, the topic id of its
+directory and its device, inode and size are compared with the listing. If they are equal, the files
+that were opened before the comparison belong to the listed log.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ __all__ = ["VanishedError", "open_listed_segment", "require_same_topic"]
 
 
 class VanishedError(TierlogError):
-    """A file of the log was deleted or replaced since the listing: list the log again."""
+    """A file of the log was deleted or replaced after the listing. The caller lists the log
+    again."""
 
     retriable = True
 
 
 def require_same_topic(log: PartitionLog) -> None:
-    """Raise VanishedError when the directory belongs to another topic than when it was listed.
+    """Raise VanishedError when the directory belongs to another topic than in the listing.
 
-    Files that were opened before this call then belong to the listed topic. A log without a topic
-    id in the listing passes.
+    Otherwise files that were opened before this call belong to the listed topic. A log that had no
+    topic id in the listing is not checked.
     """
     if log.topic_id is None:
         return
@@ -49,7 +50,8 @@ def require_same_topic(log: PartitionLog) -> None:
 
 @lru_cache(maxsize=4096)
 def _topic_id(path: str, _identity: FileIdentity) -> str:
-    """Return the topic id in a partition.metadata; read again when the file is another one."""
+    """Return the topic id in a partition.metadata. It is read again when the path has another
+    file."""
     return read_partition_metadata(path)
 
 
@@ -57,8 +59,8 @@ def _topic_id(path: str, _identity: FileIdentity) -> str:
 def open_listed_segment(segment: SegmentFiles) -> Iterator[SegmentHandle]:
     """Open the `.log` file that was listed.
 
-    FileNotFoundError when it is gone, VanishedError when the path leads to another file or to one
-    of another size. The caller compares the topic with `require_same_topic`.
+    Raises FileNotFoundError when it is gone, and VanishedError when the path has another file or
+    the file has another size. The caller compares the topic with `require_same_topic`.
     """
     with segment.open() as handle:
         listed, found = segment.identity, handle.identity

@@ -1,4 +1,4 @@
-"""A segment file or buffer read by the native scanner."""
+"""Scans a segment file or a buffer with the native scanner."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def scan_segment(
     hash_bytes: bool = False,
     own_file: bool = False,
 ) -> BatchTable:
-    """Walks a segment batch by batch and says why it stopped (formats sections 2, 3 and 5).
+    """Scans a segment batch by batch and says why the scan stopped (formats sections 2, 3 and 5).
 
-    ``source`` is a path, an open file (anything with ``fileno()``; its position is not used) or
-    any C-contiguous buffer; a writable buffer is copied first. ``start``
-    and ``end`` are byte positions; ``start`` must be the position of a batch. ``verify_crc``
-    checks every batch's checksum (CRC-32C for magic 2, CRC-32 before); without it only the
-    headers of large batches are read. ``hash_bytes`` also computes the CRC-32C of the range.
-    ``own_file``: no other process can truncate the file, so it may be mapped.
+    ``source`` is a path, an open file (any object with ``fileno()``; its position is not used) or a
+    C-contiguous buffer. A writable buffer is copied first. ``start`` and ``end`` are byte
+    positions; ``start`` must be the position of a batch. ``verify_crc`` checks every batch's
+    checksum (CRC-32C for magic 2, CRC-32 for older batches); without it, only the headers of large
+    batches are read. ``hash_bytes`` also computes the CRC-32C of the scanned bytes. Set
+    ``own_file`` if no other process can truncate the file; it may then be mapped.
 
-    Damage is a result, not an exception: the table holds the batches before it, ``stop_reason``
-    and ``stop_position`` name it. Raises ``OSError`` when the file cannot be read and
-    ``ValueError`` when it is not a regular file. Releases the interpreter lock.
+    Damage is a result, not an exception. The table has the batches before it; ``stop_reason`` and
+    ``stop_position`` say what the damage is and where. Raises ``OSError`` when the file cannot be
+    read and ``ValueError`` when it is not a regular file. Releases the interpreter lock.
     """
     return BatchTable(_core.scan_segment(source, start, end, verify_crc, hash_bytes, own_file))
 
@@ -67,11 +67,12 @@ def scan_segment(
 def scan_segment_in_parts(
     source: SegmentSource, part_bytes: int, *, verify_crc: bool = True
 ) -> Iterator[BatchTable]:
-    """Walks a segment like `scan_segment`, as tables of the batches of about `part_bytes` each.
+    """Scan a segment like `scan_segment`, and yield tables that each have the batches of about
+    `part_bytes`.
 
-    The memory of a table is bounded by the batches of one part. The last table,
-    which may be empty, says why the walk stopped. Offset order is checked within a part only.
-    Errors as in `scan_segment`.
+    The memory of a table is limited by the batches of one part. The last table, which may be empty,
+    says why the scan stopped. The order of offsets is checked only within each part. Errors are as
+    in `scan_segment`.
     """
     start, size_bytes = 0, part_bytes
     while True:

@@ -5,7 +5,7 @@ base offset and the leader epoch of a batch, and a scan knows neither the file n
 the log. So a copy compares the batches with the base offset in the file name, the base offset of
 the next segment, and the leader epochs.
 
-Pure functions over the scanner's columns; all rows are compared at once.
+All functions are pure. They compare all rows of the scanner's columns at once.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Int64Column = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Problem:
-    """One finding: position and name of the field, expected and found value.
+    """One finding: the position and the name of the field, the expected and the found value.
 
-    ``field`` is ``base_offset``, ``last_offset`` or ``leader_epoch``. For a segment without any
-    batch the position is 0.
+    ``field`` is ``base_offset``, ``last_offset`` or ``leader_epoch``. If the segment has no batch,
+    the position is 0.
     """
 
     position: int
@@ -79,7 +79,7 @@ def is_plain(
     epoch_before: int = -1,
 ) -> bool:
     """Return True when a quick check proves that `check_batches` would find nothing, as for nearly
-    all segments; False proves nothing. The arguments are those of `check_batches`."""
+    all segments. False proves nothing. The arguments are those of `check_batches`."""
     if batches.run is None:
         return False
     first, last, first_epoch, last_epoch = batches.run
@@ -105,16 +105,16 @@ def check_batches(
 ) -> list[Problem]:
     """Compare the batches of one segment with its name, the next segment and the leader epochs.
 
-    The columns have one row per batch, in file order; ``position`` is in bytes. ``next_base`` is
-    the next segment's base offset, None for the active segment, whose end is open. A segment of
-    a log that was never compacted (``allow_gaps`` false) starts at its base offset, holds every
-    offset and ends right before the next segment.
+    The columns have one row per batch, in the order of the file; ``position`` is in bytes.
+    ``next_base`` is the base offset of the next segment; None for the active segment, whose end is
+    open. ``allow_gaps`` is False for a log that was never compacted. A segment of such a log starts
+    at its base offset, has every offset and ends right before the next segment.
 
-    Epochs are compared with ``lineage`` at the first and the last offset of each batch. Below
-    the lineage's first entry, as after deleted records, and without a lineage (None) only their
-    order is known: ``epoch_before`` is that of the batch before the first row, in a segment that
-    is looked at in parts. Batches of ``magic`` 0 and 1 have no epoch; without that column all are
-    taken for magic 2.
+    Epochs are compared with ``lineage`` at the first and the last offset of each batch. If
+    ``lineage`` is None, or begins above a batch since records were deleted, only the order of
+    epochs is checked. When a segment is checked in parts, ``epoch_before`` is the epoch of the
+    batch before the first row. Batches of ``magic`` 0 and 1 have no epoch. If ``magic`` is None,
+    all batches count as magic 2.
     """
     if len(base_offset) == 0:
         return _check_empty(segment_base, next_base, allow_gaps)
@@ -153,9 +153,9 @@ def first_misplaced(
 ) -> Misplaced | None:
     """Return the first finding about missing or changed offsets.
 
-    The arguments are those of `check_batches`; `index` is the segment's offset index, read before
-    the batches, None without a sound one. In a log without gaps the batches of a rolled segment
-    prove their own offsets: a damaged index beside them does not count.
+    The arguments are those of `check_batches`. `index` is the segment's offset index, which must be
+    read before the batches; None if it is missing or damaged. In a log without gaps, the batches of
+    a rolled segment prove their own offsets, so the index is not used.
     """
     is_whole = batches.stop_reason is StopReason.END
     problems = check_batches(
@@ -258,8 +258,8 @@ def _check_ends(
     next_base: int | None,
     allow_gaps: bool,
 ) -> list[Problem]:
-    """Check that no batch ends before it starts or overlaps the next segment, and that no gap
-    precedes that."""
+    """Check that no batch ends before its own start or after the start of the next segment, and
+    that no offsets are missing before the next segment."""
     limit = np.iinfo(np.int64).max if next_base is None else next_base - 1
     bad = (last_offset < base_offset) | (last_offset > limit)
     ends_early = next_base is not None and not allow_gaps and last_offset[-1] < limit
@@ -268,7 +268,7 @@ def _check_ends(
     for row in _first_rows(bad):
         exactly = ends_early and row == len(last_offset) - 1
         least = "" if exactly else f"{base_offset[row]} to "
-        # Messages before magic 2 begin with their last offset and say nothing else about offsets.
+        # A message before magic 2 has only one offset field, its last offset, at its beginning.
         field_position = _LAST_OFFSET_DELTA_POSITION if magic[row] >= 2 else 0
         problems.append(
             Problem(
@@ -284,8 +284,8 @@ def _check_ends(
 def _in_one_epoch(
     first: int, last: int, leader_epoch: npt.NDArray[np.int32], lineage: LeaderEpochs | None
 ) -> bool:
-    """Whether the batches, which hold the offsets `first` to `last`, all are of the one epoch that
-    the lineage has there: nearly every segment."""
+    """Return whether all batches, which hold the offsets `first` to `last`, have the one epoch of
+    the lineage there. This is true for nearly every segment."""
     epoch = None if lineage is None else lineage.epoch_for(first)
     if lineage is None or epoch is None or lineage.epoch_for(last) != epoch:
         return False
@@ -300,12 +300,13 @@ def _check_epochs(
     lineage: LeaderEpochs | None,
     epoch_before: int,
 ) -> list[Problem]:
-    """Each batch's epoch: the lineage's where it says one, never below the batch before it."""
+    """Check that the epoch of each batch is that of the lineage, if known there, and not below the
+    epoch of the batch before."""
     epochs = leader_epoch.astype(np.int64)
     entries = lineage.entries if lineage else ()
     at_base = _epochs_at(base_offset, entries)
     at_last = _epochs_at(last_offset, entries)
-    # Below the lineage epochs are those before its first one, or that one itself.
+    # Batches below the lineage have its first epoch or an earlier one.
     highest = entries[0].epoch if entries else int(np.iinfo(np.int32).max)
     outside = (at_base < 0) & ((epochs < 0) | (epochs > highest))
     wrong = ((at_base >= 0) & (epochs != at_base)) | ((at_last >= 0) & (epochs != at_last))
@@ -337,7 +338,7 @@ def _expected_epoch(at_base: int, at_last: int) -> str:
 
 
 def _epochs_at(offsets: Int64Column, entries: tuple[tuple[int, int], ...]) -> Int64Column:
-    """The lineage's epoch at each offset; -1 where it has none."""
+    """Return the epoch of the lineage at each offset; -1 where it has none."""
     pairs = np.array(entries, dtype=np.int64).reshape(-1, 2)
     epochs = np.concatenate((np.array([-1], dtype=np.int64), pairs[:, 0]))
     return epochs[np.searchsorted(pairs[:, 1], offsets, side="right")]

@@ -1,8 +1,8 @@
 """Finds the files of a partition's segments in its directory.
 
-Only regular files count. A skipped file has a reason: it is not a regular file, another file has
-its offset, or it vanished. The segment before it keeps its end offset, so that a hole in the log
-does not look like a longer segment.
+Only regular files count. Each skipped file has a reason: it is not a regular file, another file has
+its offset, or it vanished. If a segment is skipped, the segment before it still ends at its base
+offset, so a hole in the log does not look like a longer segment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The skipped files in order."""
+    """The skipped files and the damaged checkpoints, in order."""
 
     skipped: list[Skipped] = field(default_factory=list)
     problems: list[CorruptDataError] = field(default_factory=list)
@@ -45,7 +45,8 @@ class Findings:
         self.skip(path, reason, "" if gone else error.strerror or str(error))
 
     def read(self, path: str, reader: Callable[[StrPath], T], missing: T | None) -> T | None:
-        """What ``reader`` makes of a file: ``missing`` if there is none, None if it is damaged."""
+        """Return the result of ``reader`` for a file; ``missing`` if there is no file, None if it
+        is damaged."""
         try:
             return reader(path)
         except FileNotFoundError:
@@ -59,12 +60,12 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentFiles:
-    """One segment: its ``.log`` and the files beside it, None where there is none.
+    """One segment: its ``.log`` and the files beside it. A path is None if there is no such file.
 
-    It holds the offsets [``base_offset``, ``next_base_offset``); ``next_base_offset`` is None for
-    the active segment, the last one. ``size_bytes`` and ``identity`` are those of the ``.log``
-    when it was listed. Snapshots are producer state: at the base offset, and at the next base
-    offset.
+    The segment holds the offsets [``base_offset``, ``next_base_offset``). ``next_base_offset`` is
+    None for the active segment, which is the last one. ``size_bytes`` and ``identity`` are those of
+    the ``.log`` at the time of the listing. The snapshots have the producer state at the base
+    offset and at the next base offset.
     """
 
     base_offset: int
@@ -80,22 +81,22 @@ class SegmentFiles:
 
     @property
     def is_active(self) -> bool:
-        """Whether this is the segment the broker appends to, or appended to last."""
+        """Whether this is the segment to which the broker appends, or appended last."""
         return self.next_base_offset is None
 
     def open(self) -> SegmentHandle:
-        """The ``.log`` opened for reading; OSError as ``SegmentHandle`` raises it."""
+        """Open the ``.log`` for reading. Raises OSError as ``SegmentHandle`` does."""
         return SegmentHandle(self.log_path)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFiles:
-    """The segment files of one partition directory: paths by (kind, base offset), identities of
-    ``.log`` files by base offset.
+    """The segment files of one partition directory.
 
-    ``barriers``: base offsets of segments that exist but cannot be read. The segment before one of
-    them ends there. ``others``: names of files
-    that a broker keeps beside segments.
+    ``paths`` are by (kind, base offset); ``logs`` has the identities of ``.log`` files by base
+    offset. ``barriers`` has the base offsets of segments that exist but cannot be read. The segment
+    before a barrier ends there. ``others`` has the names of files that a broker keeps beside
+    segments.
     """
 
     paths: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -114,7 +115,7 @@ class DirectoryFiles:
     def of(
         cls, entries: Iterable[os.DirEntry[str]], directory: str, findings: Findings
     ) -> DirectoryFiles:
-        """Return the present kinds of directory entries; some may have vanished."""
+        """Return the segment files among directory entries. Some of the files may have vanished."""
         files = cls()
         for entry in sorted(entries, key=lambda entry: entry.name):
             files._take(entry, directory, findings)
@@ -148,7 +149,7 @@ class DirectoryFiles:
     ) -> None:
         key = (kind, base)
         if key in self.paths:
-            # Kafka writes twenty digits and ignores the other file.
+            # Kafka writes twenty digits and ignores a file with another number of digits.
             kept = self.paths[key]
             twenty = len(os.path.basename(path).partition(".")[0]) == 20
             findings.skip(kept if twenty else path, SkipReason.DUPLICATE_BASE)
@@ -159,7 +160,7 @@ class DirectoryFiles:
             self.logs[base] = identity
 
     def segments(self, findings: Findings) -> tuple[SegmentFiles, ...]:
-        """All segments by base offset, the last one active."""
+        """Return all segments in the order of base offsets. The last one is active."""
         snapshots = {base: path for (kind, base), path in self.paths.items() if kind == "snapshot"}
         bases = sorted(self.logs)
         for (kind, base), path in sorted(self.paths.items(), key=lambda item: item[1]):
@@ -182,15 +183,15 @@ class DirectoryFiles:
         )
 
 
-# For files beside a ``.log``, whose identity is not compared.
+# The identity of a file beside a ``.log``, which is never compared.
 _NOT_ASKED = FileIdentity(0, 0, 0, 0)
 
 
 def _identity_of_regular(
     entry: os.DirEntry[str], kind: str, path: str, findings: Findings
 ) -> FileIdentity | None:
-    """The identity of a ``.log``, `_NOT_ASKED` for other files (that needs no stat); None, with a
-    reason, when the entry is not a regular file."""
+    """Return the identity of a ``.log``; `_NOT_ASKED` for other files, which need no stat. Return
+    None, with a reason in `findings`, if the entry is not a regular file."""
     try:
         if kind != "log" and entry.is_file(follow_symlinks=False):
             return _NOT_ASKED
@@ -205,7 +206,8 @@ def _identity_of_regular(
 
 
 def _ranges(bases: Sequence[int], barriers: Set[int]) -> Iterator[tuple[int, int | None]]:
-    """Each base offset with the next one, readable or not; None for the last readable one."""
+    """Yield each base offset with the next one, whether that is readable or not; None after the
+    last readable one."""
     bounds = sorted({*bases, *barriers})
     for base in bases[:-1]:
         yield base, bounds[bisect_right(bounds, base)]

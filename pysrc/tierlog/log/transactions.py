@@ -1,8 +1,8 @@
 """Finds open transactions from the headers of scanned batches.
 
-A producer's transaction is open from its first transactional batch to the control batch (the
-commit or abort marker) of the same producer. The offset of the oldest open one bounds the last
-stable offset (``org.apache.kafka.storage.internals.log.ProducerStateManager``).
+A producer's transaction is open from its first transactional batch to the control batch (the commit
+or abort marker) of the same producer. The first offset of the oldest open transaction limits the
+last stable offset (``org.apache.kafka.storage.internals.log.ProducerStateManager``).
 
 Transaction indexes and producer snapshots are rebuilt in Rust, not here.
 """
@@ -23,7 +23,8 @@ _NEVER = np.iinfo(np.int64).max
 
 
 class TransactionColumns(Protocol):
-    """The columns of a batch table that matter here, one row per batch, in log order."""
+    """The columns of a batch table that this module uses; one row per batch, in the order of the
+    log."""
 
     @property
     def base_offset(self) -> npt.NDArray[np.int64]: ...
@@ -35,15 +36,15 @@ class TransactionColumns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """The transactions open at some offset: first offset by producer id.
+    """The transactions that are open at an offset, as their first offsets by producer id.
 
         state = OpenTransactions()
         for segment in segments:                       # from the log's start, in order
             state = state.after(scan_segment(segment.log_path), end_offset=high_watermark)
         state.first_offset
 
-    A transaction whose batches were all deleted is unknown. One that began below the log start
-    offset counts from its first remaining batch.
+    If all batches of a transaction were deleted, the transaction is not seen. If it began below the
+    log start offset, it counts from its first remaining batch.
     """
 
     first_offsets: Mapping[int, int] = field(default_factory=dict)
@@ -54,10 +55,10 @@ class OpenTransactions:
         return min(self.first_offsets.values(), default=None)
 
     def after(self, table: TransactionColumns, end_offset: int | None = None) -> OpenTransactions:
-        """The state after these batches, which must follow those seen before.
+        """Return the state after these batches, which must follow the batches seen before.
 
-        Batches at or above ``end_offset`` do not count. With the high watermark there, a marker
-        above it does not close a transaction: it may still be lost.
+        Batches at or above ``end_offset`` do not count. If it is the high watermark, a marker above
+        it does not close a transaction, since the marker may still be lost.
         """
         attributes = table.attributes
         rows = ((attributes & _TRANSACTIONAL) != 0) & (table.producer_id >= 0)

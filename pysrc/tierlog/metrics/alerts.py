@@ -1,5 +1,5 @@
-"""Alerts: for each fault an expression in PromQL. It becomes true within one interval after the
-fault begins, and false after the fault has ended."""
+"""The alerts: one expression in PromQL for each fault. The expression becomes true within one
+interval after the fault begins, and false after the fault has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME = "tierlog_task_longest_run_seconds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A fault that an operator wants to know of. ``name`` is the name of a rule in Prometheus."""
+    """A fault that an operator should know about. ``name`` is the name of a rule in Prometheus."""
 
     name: str
     fault: str
@@ -27,65 +27,65 @@ ALERTS: tuple[Alert, ...] = (
         fault="The store does not answer, or lacks its `cluster.json` (a volume that is not "
         "mounted).",
         expression="tierlog_store_up == 0",
-        action="Check network, credentials and mount. Copies go on by themselves. The broker's "
-        "retention must be longer than the outage.",
+        action="Check network, credentials and mount. Copies continue by themselves after the "
+        "outage. The broker's retention must be longer than the outage.",
     ),
     Alert(
         name="CopiesFail",
         fault="The store refuses writes or is full, a claim cannot be written or is not in the "
         "store's listing, or the state directory cannot be written.",
         expression=f"increase({_EVENTS}remotecopyerrors_total[5m]) > 0",
-        action="The log names the error. Give the sidecar the permission to write, or the store "
-        "more room.",
+        action="The log names the error. Give the sidecar the permission to write, or give the "
+        "store more space.",
     ),
     Alert(
         name="CopiesBehind",
-        fault="Segments wait for their copy, whatever the cause.",
+        fault="Segments wait for their copy, for any reason.",
         expression=f"{_EVENTS}remotecopylagsegments > 0",
-        action="For longer than some intervals: look for another alert; else raise the copy "
-        "quota or `remote.log.manager.copier.thread.pool.size`. The broker must not delete these "
-        "segments before.",
+        action="If it lasts for several intervals, look for another alert. If there is none, raise "
+        "the copy quota or `remote.log.manager.copier.thread.pool.size`. The broker must not "
+        "delete these segments before they are copied.",
     ),
     Alert(
         name="StoreSlow",
         fault="The store is so slow that a copy takes more than a minute.",
         expression=f'{_TIME}{{pool="copy"}} > 60',
-        action="Compare with the size of a segment and the copy quota, which also stretches a "
-        "copy. Check the store.",
+        action="Compare the time with the size of a segment and the copy quota, which also slows "
+        "down a copy. Check the store.",
     ),
     Alert(
         name="TaskStuck",
         fault="A task hangs: it has run for more than ten minutes.",
         expression="tierlog_tasks_stuck > 0",
-        action="The log names the task. Restart the sidecar: the next one settles its copy.",
+        action="The log names the task. Restart the sidecar; it then settles the interrupted copy.",
     ),
     Alert(
         name="SegmentRefused",
-        fault="A local segment is damaged, or does not fit its log.",
+        fault="A local segment is damaged, or does not belong to its log.",
         expression="tierlog_segments_refused > 0",
-        action="The log names file and position. Restore the replica from another broker before "
-        "retention deletes the segment.",
+        action="The log names the file and the position. Restore the replica from another broker "
+        "before retention deletes the segment.",
     ),
     Alert(
         name="ObjectDamaged",
-        fault="Objects in the store are missing or damaged. The store check finds it at its start "
-        "and every `tierlog.store.check.interval.ms`; wrong bytes of the right size are found by "
-        "`tierlog verify --deep` only.",
+        fault="Objects in the store are missing or damaged. The store check finds them at the "
+        "start and every `tierlog.store.check.interval.ms`. Only `tierlog verify --deep` finds "
+        "wrong bytes of the right size.",
         expression="tierlog_segments_broken > 0",
-        action="While the broker has the records they are copied again by themselves. Otherwise "
+        action="If the broker still has the records, the sidecar copies them again. Otherwise "
         "restore the objects from a backup or an older version in the bucket.",
     ),
     Alert(
         name="CopyQuotaUsedUp",
         fault="Copies wait for the copy quota.",
         expression="kafka_server_remotelogmanager_remote_copy_throttle_time_avg > 0",
-        action="Nothing, unless the copy lag grows: then raise the quota.",
+        action="None. If the copy lag grows, raise the quota.",
     ),
     Alert(
         name="BrokerSilent",
         fault="The broker does not answer.",
         expression="tierlog_broker_up == 0",
-        action="Check the broker and `--bootstrap`. What it said last holds meanwhile.",
+        action="Check the broker and `--bootstrap`. Meanwhile the sidecar uses its last answers.",
     ),
     Alert(
         name="PartitionWithoutLeader",
@@ -105,22 +105,22 @@ ALERTS: tuple[Alert, ...] = (
         "written.",
         expression='sum(increase(tierlog_task_failures_total{error="RemoteMetadataError"}[5m])) '
         "> 0",
-        action="Make room, or mend the metadata topic. After an I/O error the sidecar ends with "
-        "exit code 1: alert on `up == 0`, too, and let a supervisor restart it.",
+        action="Free disk space, or mend the metadata topic. After an I/O error the sidecar ends "
+        "with exit code 1. So also alert on `up == 0`, and let a supervisor restart the sidecar.",
     ),
     Alert(
         name="LookFails",
-        fault="A look at directories and broker fails, for example because the state directory "
-        "cannot be read.",
+        fault="The sidecar cannot list the directories and ask the broker, for example because it "
+        "cannot read the state directory.",
         expression="increase(tierlog_look_failures_total[5m]) > 0",
         action="The log names the error.",
     ),
     Alert(
         name="LeaderDeposed",
-        fault="Another broker's sidecar has claimed a partition under a later leader epoch, and "
-        "this one's broker still says that it leads.",
+        fault="The sidecar of another broker has claimed a partition under a later leader epoch, "
+        "but this broker still says that it leads the partition.",
         expression="tierlog_partitions_deposed > 0",
-        action="For longer than a minute: check what the broker says about its leaders, and that "
+        action="If it lasts longer than a minute, check which leaders the broker reports, and that "
         "no two brokers have the same id.",
     ),
     Alert(
@@ -134,12 +134,12 @@ ALERTS: tuple[Alert, ...] = (
         name="FollowerLag",
         fault="The leader of a followed partition copies nothing: its sidecar may not run.",
         expression="tierlog_follower_lag_segments > 0",
-        action="For longer than some intervals: check the sidecar of the leader.",
+        action="If it lasts for several intervals, check the sidecar of the leader.",
     ),
     Alert(
         name="IndexFilesUnwritable",
         fault="The remote index files (`tierlog.remote.index.dir`) cannot be written.",
         expression="increase(tierlog_index_file_errors_total[5m]) > 0",
-        action="Make room on their disk. They are completed by themselves.",
+        action="Free space on their disk. The sidecar then completes the files by itself.",
     ),
 )

@@ -1,4 +1,4 @@
-"""The table of APIs: one handler module for each. What ApiVersions advertises derives from it."""
+"""The table of APIs, with one handler module for each. ApiVersions is answered from this table."""
 
 from __future__ import annotations
 

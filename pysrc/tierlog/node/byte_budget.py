@@ -1,4 +1,4 @@
-"""Bounds the bytes that all connections hold together."""
+"""Limits the bytes that all connections together hold."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ __all__ = ["ByteBudget"]
 
 
 class ByteBudget:
-    """Bytes that callers acquire and release, first come, first served. One event loop.
+    """A budget of bytes that callers acquire and release, first come, first served. Only one event
+    loop may use it.
 
-    A caller that wants more than the whole budget gets the whole budget.
+    A caller that asks for more than the whole budget gets the whole budget.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -25,7 +26,8 @@ class ByteBudget:
         return len(self._waiting)
 
     async def acquire(self, size_bytes: int) -> int:
-        """Wait for `size_bytes` and return what was acquired, to release it later."""
+        """Wait for `size_bytes`. Return the number of acquired bytes, which the caller must
+        release."""
         size_bytes = min(size_bytes, self.total_bytes)
         if not self._waiting and self.held_bytes + size_bytes <= self.total_bytes:
             self.held_bytes += size_bytes

@@ -1,6 +1,6 @@
-"""What a node knows of its cluster at one moment: plain values that never change.
+"""The view that a node has of its cluster at one moment: plain values that never change.
 
-An archive makes the view from stores and log directories. A handler asks only the view.
+An archive makes the view from stores and log directories. Handlers read only the view.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["ClusterView", "LogDirView", "PartitionView", "TopicView"]
 class PartitionView:
     """A partition that this node leads.
 
-    ``stored_as`` has the topic id of its archive, which may differ from the topic's own.
-    ``leader_epoch`` is -1 while it is unknown: clients then leave it out.
+    ``stored_as`` has the topic id of its archive, which may differ from that of the topic.
+    ``leader_epoch`` is -1 while it is unknown; clients then send no epoch.
     """
 
     index: int
@@ -29,7 +29,7 @@ class PartitionView:
 
 @dataclass(frozen=True, kw_only=True)
 class TopicView:
-    """A topic with the id that clients see; its partitions ascend by index."""
+    """A topic with the id that clients see. Its partitions are in ascending order."""
 
     name: str
     topic_id: str
@@ -39,13 +39,13 @@ class TopicView:
 
     @cached_property
     def by_index(self) -> Mapping[int, PartitionView]:
-        """The partitions by their index."""
+        """The partitions by index."""
         return {one.index: one for one in self.partitions}
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirView:
-    """A directory or a store, and the bytes that it has of partitions: (topic, index, bytes)."""
+    """A directory or a store, and the bytes of each partition in it, as (topic, index, bytes)."""
 
     path: str
     sizes: tuple[tuple[str, int, int], ...]
@@ -61,13 +61,13 @@ class ClusterView:
 
     @classmethod
     def of(cls, cluster_id: str, node_id: int, topics: Iterable[TopicView]) -> ClusterView:
-        """Return the view with `topics` in order."""
+        """Return the view with `topics` in the order of names."""
         ordered = tuple(sorted(topics, key=lambda one: one.name))
         return cls(cluster_id=cluster_id, node_id=node_id, topics=ordered)
 
     @cached_property
     def by_name(self) -> Mapping[str, TopicView]:
-        """The topics by their name."""
+        """The topics by name."""
         return {one.name: one for one in self.topics}
 
     @cached_property

@@ -1,8 +1,8 @@
-"""One client: frames in, answers out, in their order.
+"""Serves one client: reads frames and sends the answers in the same order.
 
-Requests are answered one after the other. Further ones wait in the socket, so a client that sends
-faster than it is answered is slowed down by TCP. Nothing is reserved for a length before it was
-compared with the limit.
+Requests are answered one after the other. Further requests wait in the socket, so TCP slows down a
+client that sends faster than the node answers. A length is compared with the limit before memory is
+reserved for it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ __all__ = ["Client", "Connection", "Limits", "Service"]
 
 _SIZE_BYTES = 4
 _READ_BYTES = 64 << 10
-# A smaller frame needs no permit: the number of connections bounds them all.
+# A smaller frame needs no permit, since the number of connections limits the sum of all small
+# frames.
 _SMALL_FRAME_BYTES = 16 << 10
 # The fewest bytes of an array element that is worth counting.
 _ELEMENT_BYTES = 3
@@ -36,8 +37,8 @@ _MAX_PARTS = 512
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client as handlers see it. ``host`` and ``port`` are its own address, ``node_host`` and
-    ``node_port`` the address at which it reached this node."""
+    """A client as handlers see it. ``host`` and ``port`` are the address of the client.
+    ``node_host`` and ``node_port`` are the address of this node that the client used."""
 
     client_id: str
     host: str
@@ -50,8 +51,9 @@ class Client:
 class Limits:
     """Limits of each connection.
 
-    ``stall_ms``: how long an unfinished frame may stay unfinished, and a client may take nothing of
-    an answer. ``idle_ms``: how long a client may send nothing between requests.
+    ``stall_ms`` is the maximum time that a frame may be incomplete, and that a client may accept no
+    bytes of an answer. ``idle_ms`` is the maximum time without bytes from the client between
+    requests.
     """
 
     max_request_bytes: int
@@ -60,7 +62,7 @@ class Limits:
 
 
 class Phase(Enum):
-    """What a connection waits for."""
+    """The event for which a connection waits."""
 
     REQUEST = "request"
     REST_OF_REQUEST = "rest of a request"
@@ -72,16 +74,17 @@ class Service(Protocol):
     """Decodes and answers the requests of one client."""
 
     def decode(self, frame: memoryview) -> DecodedRequest:
-        """Return the request; BadRequestError for anything else."""
+        """Return the request in a frame. Raises BadRequestError if the frame has no valid
+        request."""
         ...
 
     def answer(self, request: DecodedRequest) -> Coroutine[Any, Any, Sequence[Buffer] | None]:
-        """Return the frame of the answer, None for no answer."""
+        """Return the frame of the answer; None if the request gets no answer."""
         ...
 
 
 class Connection:
-    """Reads frames of one socket, has a `Service` answer each, and sends the answers."""
+    """Reads frames from one socket, lets a `Service` answer each, and sends the answers."""
 
     def __init__(
         self,
@@ -102,11 +105,11 @@ class Connection:
         self._answering: asyncio.Task[Any] | None = None
         self._is_reading = self._is_gone = False
         self.phase = Phase.REQUEST
-        # Since when the connection waits in this phase without any progress.
+        # The time of the last progress in this phase.
         self.since_ms = monotonic_ms()
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether the connection waited longer for its client than it may."""
+        """Return whether the connection has waited longer for its client than the limit."""
         waited_ms = now_ms - self.since_ms
         if self.phase is Phase.ANSWER:
             return False
@@ -114,7 +117,8 @@ class Connection:
         return waited_ms > (self._limits.idle_ms if self.phase is Phase.REQUEST else limit_ms)
 
     async def run(self) -> None:
-        """Serve the client until it disconnects; BadRequestError when it breaks the protocol."""
+        """Serve the client until it disconnects. Raises BadRequestError when it breaks the
+        protocol."""
         self._read_on()
         try:
             while await self._receive(_SIZE_BYTES, Phase.REQUEST):
@@ -130,7 +134,7 @@ class Connection:
             self._stop_reading()
 
     async def _serve_frame(self, size_bytes: int) -> bool:
-        """Receive and answer one request; False when the client is gone."""
+        """Receive and answer one request. Return False when the client is gone."""
         self._wait_for(Phase.REST_OF_REQUEST)
         permit_bytes = await self._requests.acquire(self._memory_bytes(size_bytes))
         try:
@@ -147,7 +151,7 @@ class Connection:
         return not self._is_gone and (parts is None or await self._send(parts))
 
     def _memory_bytes(self, size_bytes: int) -> int:
-        """Return the most that a request of that size may take, 0 for a small one."""
+        """Return the maximum memory of a request of this size; 0 for a small one."""
         if size_bytes <= _SMALL_FRAME_BYTES:
             return 0
         elements_bytes = size_bytes // _ELEMENT_BYTES * ELEMENT_MEMORY_BYTES
@@ -168,7 +172,7 @@ class Connection:
         self.phase, self.since_ms = phase, self._monotonic_ms()
 
     async def _receive(self, size_bytes: int, phase: Phase) -> bool:
-        """Have at least `size_bytes` received; False when the client disconnects before."""
+        """Receive until there are `size_bytes`. Return False when the client disconnects first."""
         while len(self._received) < size_bytes:
             if self._is_gone:
                 return False
@@ -203,7 +207,7 @@ class Connection:
         else:
             self._is_gone = True
             if self._answering is not None:
-                # The answer has no reader any more.
+                # No client is left to read the answer.
                 self._answering.cancel()
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
@@ -216,7 +220,7 @@ class Connection:
     # -- answering
 
     async def _answer_watched(self, request: DecodedRequest) -> Sequence[Buffer] | None:
-        """Return the answer; cancel it when the client disconnects meanwhile."""
+        """Return the answer. Cancel its handler when the client disconnects in the meantime."""
         self._answering = asyncio.current_task()
         try:
             return await self._service.answer(request)
@@ -228,7 +232,7 @@ class Connection:
             self._answering = None
 
     async def _send(self, parts: Sequence[Buffer]) -> bool:
-        """Send the buffers as they are; False when the client is gone."""
+        """Send the buffers without a copy. Return False when the client is gone."""
         left = deque(view for part in parts if (view := memoryview(part).cast("B")).nbytes)
         self._wait_for(Phase.CLIENT_TAKES_ANSWER)
         while left:

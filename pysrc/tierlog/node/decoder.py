@@ -1,9 +1,11 @@
-"""Decodes requests by the schemas of kafka-python, with limits on everything that a client chooses.
+"""Decodes requests by the schemas of kafka-python, with a limit on every length that a client
+chooses.
 
-kafka-python's own decoder trusts its input: a length is used before it is compared with the bytes
-that follow, and a number may have any length. This one reads the same schemas and makes objects of
-the same classes. A length is compared with the rest of the request first, and what a request may
-hold in total is bounded, because a decoded element takes far more memory than its bytes.
+kafka-python's own decoder trusts its input: it uses a length before it compares the length with the
+bytes that follow, and it reads a number of any length. This decoder reads the same schemas and
+makes objects of the same classes, but it first compares each length with the rest of the request.
+It also limits the total number of elements, because a decoded element takes far more memory than
+its bytes.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from typing import Any
 
 __all__ = ["MAX_ELEMENTS", "MAX_TAGS", "BadRequestError", "Reader", "decoder_of"]
 
-# Elements of all arrays of one request.
+# Maximum number of elements in all arrays of one request.
 MAX_ELEMENTS = 100_000
-# Tagged fields of one structure.
+# Maximum number of tagged fields in one structure.
 MAX_TAGS = 64
 _MAX_VARINT_BYTES = 5
 _ZERO_UUID = uuid.UUID(int=0)
@@ -39,11 +41,13 @@ _Step = Callable[["Reader", Any], None]
 
 
 class BadRequestError(Exception):
-    """A request that is not what its API says; its connection is closed."""
+    """A request that does not match the schema of its API. The connection of the client is
+    closed."""
 
 
 class Reader:
-    """A position in the bytes of one request, and what the request may still take."""
+    """A position in the bytes of one request, and the number of elements that the request may still
+    have."""
 
     __slots__ = ("data", "end", "left_elements", "position")
 
@@ -54,7 +58,7 @@ class Reader:
         self.left_elements = MAX_ELEMENTS
 
     def skip(self, size_bytes: int) -> int:
-        """Return the position of the next `size_bytes` and go past them."""
+        """Return the position of the next `size_bytes`, and move past them."""
         start = self.position
         if size_bytes > self.end - start:
             raise BadRequestError(
@@ -81,7 +85,7 @@ class Reader:
         raise BadRequestError(f"a varint above 32 bits before byte {self.position}")
 
     def count_elements(self, count: int, minimum_bytes: int) -> None:
-        """Check that an array of `count` elements can be in the rest of the request."""
+        """Check that an array of `count` elements fits into the rest of the request."""
         if count * minimum_bytes > self.end - self.position or count > self.left_elements:
             raise BadRequestError(
                 f"an array of {count} elements at byte {self.position}: expected at most "
@@ -103,7 +107,7 @@ def decoder_of(message: Any, version: int) -> _Read:
 
 
 def _struct_reader(schema: Any, version: int, flexible: bool, made: Any) -> tuple[_Read, int]:
-    """Return the reader of a structure, and the fewest bytes that it takes."""
+    """Return the reader of a structure, and the minimum number of bytes that it reads."""
     steps: list[_Step] = []
     minimum_bytes = 0
     names: list[str] = []
@@ -139,7 +143,7 @@ def _struct_reader(schema: Any, version: int, flexible: bool, made: Any) -> tupl
 
 
 def _fixed_step(names: tuple[str, ...], form: struct.Struct) -> _Step:
-    """Return a step that reads adjacent numbers at once."""
+    """Return a step that reads adjacent numbers together."""
     size_bytes, unpack = form.size, form.unpack_from
 
     def step(reader: Reader, value: Any) -> None:
@@ -158,7 +162,7 @@ def _field_step(name: str, read: _Read) -> _Step:
 
 
 def _tags_step(schema: Any, version: int) -> _Step:
-    """Return a step that reads the tagged fields; unknown ones are passed over."""
+    """Return a step that reads the tagged fields. It skips unknown fields."""
     known = {
         field.tag: (field.name, _field_reader(field, version, True)[0])
         for field in schema.fields.values()
@@ -183,7 +187,7 @@ def _tags_step(schema: Any, version: int) -> _Step:
 
 
 def _field_reader(field: Any, version: int, flexible: bool) -> tuple[_Read, int]:
-    """Return the reader of a field, and the fewest bytes that it takes."""
+    """Return the reader of a field, and the minimum number of bytes that it reads."""
     nullable = field.nullable_for_version_q(version)
     if field.is_struct():
         read, size_bytes = _struct_reader(field, version, flexible, field.data_class)

@@ -23,12 +23,12 @@ _TIMEOUT_MS = 600_000
 
 
 class EmbeddedNode:
-    """A running node on a free port of loopback; its topics lie in `data_dir`.
+    """A running node on a free port of the loopback address, with its topics in `data_dir`.
 
         with EmbeddedNode(data_dir, "file:///tmp/cold") as node:
             Producer({"bootstrap.servers": node.bootstrap_servers})
 
-    ``report`` receives lines for the operator. Errors are those of `serve_node`.
+    ``report`` receives lines for the operator. Raises the errors of `serve_node`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class EmbeddedNode:
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` for clients."""
+        """The address for clients, as ``host:port``."""
         host, port = self._server.address
         return f"{host}:{port}"
 
@@ -106,7 +106,7 @@ class EmbeddedNode:
         self.cluster.expire_now(timeout_ms)
 
     def close(self) -> None:
-        """End the node in good order; may be repeated."""
+        """Stop the node properly. Further calls do nothing."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()

@@ -19,9 +19,9 @@ from tierlog.errors import (
 
 __all__ = ["MAX_PARTITIONS", "READ_ONLY", "ErrorCode", "error_code_of"]
 
-# What a client that wants to change something is told.
+# The message to a client that tries a change.
 READ_ONLY = "this server shows an archive, which is read only"
-# Most partitions of a topic, as Kafka's controller creates at a time.
+# Maximum number of partitions of a topic. Kafka's controller creates at most this number at a time.
 MAX_PARTITIONS = 10_000
 
 
@@ -81,7 +81,7 @@ class ErrorCode(IntEnum):
     TRANSACTION_ABORTABLE = 120
 
 
-# The first class that an error belongs to counts.
+# The first class of which the error is an instance decides.
 _CODES: tuple[tuple[type[TierlogError], ErrorCode], ...] = (
     (OutOfRangeError, ErrorCode.OFFSET_OUT_OF_RANGE),
     (FencedLeaderError, ErrorCode.FENCED_LEADER_EPOCH),
@@ -96,10 +96,11 @@ _CODES: tuple[tuple[type[TierlogError], ErrorCode], ...] = (
 
 
 def error_code_of(error: BaseException) -> ErrorCode:
-    """Return the code that tells a client what to do about `error`.
+    """Return the code that tells a client what to do after `error`.
 
-    A client tries again after KAFKA_STORAGE_ERROR and LEADER_NOT_AVAILABLE, and goes elsewhere
-    after OFFSET_OUT_OF_RANGE. An error without a row here is UNKNOWN_SERVER_ERROR.
+    After KAFKA_STORAGE_ERROR and LEADER_NOT_AVAILABLE, a client tries again. After
+    OFFSET_OUT_OF_RANGE, it reads at another offset. An error that is not in the table gets
+    UNKNOWN_SERVER_ERROR.
     """
     if isinstance(error, OSError):
         return ErrorCode.KAFKA_STORAGE_ERROR

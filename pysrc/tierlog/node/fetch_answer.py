@@ -1,4 +1,4 @@
-"""Encodes Fetch answers: small buffers, and the buffers of the records between them, uncopied."""
+"""Encodes Fetch answers as small buffers, with the uncopied buffers of records between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FetchedPartition", "FetchedTopic", "encode_fetch"]
 
-# The versions that added a field or another form.
+# The versions of Fetch that added a field or another encoding.
 _SESSIONS, _LOG_START, _PREFERRED_REPLICA, _FLEXIBLE, _TOPIC_IDS = 7, 5, 11, 12, 13
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -44,7 +44,7 @@ class FetchedPartition:
     records: Buffer = b""
 
     def fill(self, data: PartitionData) -> None:
-        """Take over what the fetcher answered."""
+        """Store the answer of the fetcher."""
         self.error = int(data.error)
         self.high_watermark = data.high_watermark
         self.last_stable_offset = data.last_stable_offset
@@ -63,10 +63,10 @@ class FetchedTopic:
 
 
 def encode_fetch(version: int, error: ErrorCode, topics: Sequence[FetchedTopic]) -> RawBody:
-    """Return the body of an answer in `version`."""
+    """Return the body of an answer, encoded in `version`."""
     flexible = version >= _FLEXIBLE
     parts: list[Buffer] = []
-    # The bytes up to the next records.
+    # The bytes before the next records.
     head = bytearray(_INT32.pack(0))
     if version >= _SESSIONS:
         head += _SESSION.pack(error, 0)

@@ -1,4 +1,4 @@
-"""Puts a node with topics of its own together from a data directory, a store and settings."""
+"""Creates a node with its own topics from a data directory, a store and settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tierlog.remote.store.object_store import ObjectStore
 __all__ = ["serve_node"]
 
 _THREADS = 16
-# How often rolled segments are synced, retention is applied and checkpoints are written.
+# Interval at which rolled segments are synced, retention is applied and checkpoints are written.
 _UPKEEP_S = 5.0
 
 
@@ -42,9 +42,10 @@ async def serve_node(
     metrics: RemoteLogMetrics | None = None,
     report: Callable[[str], object] = print,
 ) -> AsyncIterator[Server]:
-    """Serve the topics in `data_dir` at `listener` until the context ends; clients may create,
-    write and delete topics. Committed offsets lie in the state directory of the settings, without
-    one in ``state`` of `data_dir`. Errors are those of `LocalCluster` and `open_groups`."""
+    """Serve the topics in `data_dir` at `listener` until the context ends. Clients may create,
+    write and delete topics. Committed offsets are in the state directory of the settings or, if it
+    is not set, in ``state`` of `data_dir`. Raises the errors of `LocalCluster` and
+    `open_groups`."""
     static, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
     async with AsyncExitStack() as opened:
@@ -99,7 +100,8 @@ async def serve_node(
 
 
 def _apply(node: Node, index_cache: RemoteIndexCache, config: Config) -> None:
-    """Apply the settings that may change while the node runs; those of tiering are applied."""
+    """Apply the settings that may change while the node runs, except those of tiering, which have
+    been applied before."""
     node.config = config
     quota, fetcher = config.quota, node.fetcher
     fetcher.quotas.broker.set_limit(quota.fetch_max_bytes_per_second)

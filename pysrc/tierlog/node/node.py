@@ -1,4 +1,4 @@
-"""What handlers may ask: the parts of a node, and the view of its cluster."""
+"""The interface that handlers use: the parts of a node, and the view of its cluster."""
 
 from __future__ import annotations
 
@@ -31,31 +31,33 @@ class ClusterSource(Protocol):
         ...
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
-        """Return a partition that `prepare` made ready; None when it is not here."""
+        """Return a partition that `prepare` has made ready; None when the node does not have it."""
         ...
 
     def touch_topics(self, stored_ids: Iterable[str]) -> None:
-        """Note that clients ask for the topics that are stored under these ids."""
+        """Record that clients ask for the topics that are stored under these ids."""
         ...
 
     async def list_log_dirs(
         self, wanted: Collection[tuple[str, int]] | None
     ) -> Sequence[LogDirView]:
-        """Return the directories and stores with the wanted partitions, None for all. TierlogError
-        or OSError when one cannot be listed."""
+        """Return the directories and stores with the wanted partitions; all partitions if `wanted`
+        is None. Raises TierlogError or OSError when a directory or store cannot be listed."""
         ...
 
     async def prepare(
         self, partitions: Iterable[TopicIdPartition]
     ) -> Mapping[TopicIdPartition, Exception]:
-        """Make partitions ready for the fetcher; return the errors of those that are not."""
+        """Make partitions ready for the fetcher. Return an error for each partition that is not
+        ready."""
         ...
 
 
 class LocalTopics(Protocol):
-    """The topics that this node itself keeps. All calls block but `cluster_view`.
+    """The topics that this node itself stores. All calls except `cluster_view` block.
 
-    KeyError: the topic or partition does not exist, or exists when it is to be created.
+    A call raises KeyError when the topic or partition does not exist or, if it is to be created,
+    when it exists already.
     """
 
     @property
@@ -70,27 +72,28 @@ class LocalTopics(Protocol):
     def alter_topic(
         self, name: str, changes: Sequence[SettingChange], *, validate_only: bool
     ) -> None:
-        """Change settings of a topic. ConfigError when it cannot have them, ValueError for a
-        request that is wrong by itself."""
+        """Change settings of a topic. Raises ConfigError when the topic cannot have them, and
+        ValueError when the request itself is wrong."""
         ...
 
     def alter_node(
         self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
     ) -> None:
-        """Change dynamic settings of this node, of all nodes for an empty name; errors as
-        `alter_topic`."""
+        """Change dynamic settings of this node, or of all nodes if `node` is empty. Errors are as
+        in `alter_topic`."""
         ...
 
     def check_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> object:
-        """Raise what `create_topic` would raise."""
+        """Raise the errors of `create_topic`, but create nothing."""
         ...
 
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> CreatedTopic:
-        """Create a topic. ConfigError for its settings, ValueError for its name."""
+        """Create a topic. Raises ConfigError for its settings and ValueError for its name."""
         ...
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Give a topic more partitions, up to that number; ValueError when it has as many."""
+        """Add partitions to a topic until it has `partitions`. Raises ValueError when it has as
+        many already."""
         ...
 
     def delete_topic(self, name: str) -> None:
@@ -103,23 +106,24 @@ class LocalTopics(Protocol):
         records: bytes,
         transaction_of: ProducerEpoch | None = None,
     ) -> Appended:
-        """Append batches; AppendRefusedError when they may not be appended. ``transaction_of``: the
-        producer that may append transactional batches."""
+        """Append batches. Raises AppendRefusedError when they may not be appended.
+        ``transaction_of`` is the producer that may append transactional batches."""
         ...
 
     def write_marker(
         self, partition: Partition, producer: ProducerEpoch, *, is_commit: bool, epoch: int
     ) -> None:
-        """End the transaction of a producer in a partition; AppendRefusedError when that is not
-        possible."""
+        """End the transaction of a producer in a partition. Raises AppendRefusedError when that is
+        not possible."""
         ...
 
     def describe_producers(self, partition: TopicIdPartition) -> ProducerSnapshot:
-        """Return the producers of a partition; AppendRefusedError when it has stopped."""
+        """Return the producers of a partition. Raises AppendRefusedError when the partition has
+        stopped."""
         ...
 
     def delete_records(self, partition: TopicIdPartition, offset: int) -> int:
-        """Delete the records below `offset` (-1: all) and return the log start offset."""
+        """Delete the records below `offset` (-1 means all), and return the log start offset."""
         ...
 
     def next_producer_id(self) -> int:
@@ -132,15 +136,15 @@ class CreatedTopic(Protocol):
 
     @property
     def topic_id(self) -> str:
-        """Its id."""
+        """The id of the topic."""
         ...
 
 
 @dataclass(kw_only=True)
 class Node:
-    """One node. ``versions``: the lowest and highest version of each API, by its key. ``local``,
-    ``transactions``: None for an archive, which is read-only. ``config`` has the settings in force
-    now."""
+    """One node. ``versions`` has the lowest and the highest version of each API, by its key.
+    ``local`` and ``transactions`` are None for an archive, which is read-only. ``config`` has the
+    settings in force."""
 
     cluster: ClusterSource
     fetcher: Fetcher
@@ -153,5 +157,5 @@ class Node:
 
     @property
     def view(self) -> ClusterView:
-        """The cluster now."""
+        """The latest view of the cluster."""
         return self.cluster.cluster_view()

@@ -1,4 +1,4 @@
-"""Listens, accepts clients, and ends their connections when they wait for too long."""
+"""Listens, accepts clients, and ends connections that wait too long for their clients."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ __all__ = ["Server", "open_listener"]
 
 _BACKLOG = 512
 _SWEEP_S = 0.5
-# After this many the process may have no descriptors left; accepting goes on when some are free.
+# Pause after a failed accept: the process may have no descriptors left, and waits until some are
+# free.
 _ACCEPT_PAUSE_S = 0.5
 
 
 def open_listener(host: str, port: int, *, allow_remote_clients: bool = False) -> socket.socket:
     """Return a socket that listens at ``host:port`` (0: any free port).
 
-    ConfigError for an address that other machines can reach, unless that is allowed: there is no
-    authentication, so every client that reaches it can read every topic.
+    Raises ConfigError for an address that other machines can reach, unless
+    ``allow_remote_clients``. The node has no authentication, so every client that reaches the
+    address can read every topic.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -49,7 +51,7 @@ def open_listener(host: str, port: int, *, allow_remote_clients: bool = False) -
         if not (found.is_loopback or allow_remote_clients):
             raise ConfigError(
                 f"{host}:{port}: other machines can reach this address, and every client may read "
-                "every topic without a password; give --allow-remote-clients if that is meant"
+                "every topic without a password; give --allow-remote-clients to allow that"
             )
         listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
@@ -72,8 +74,8 @@ def _cannot_listen(host: str, port: int, error: Exception) -> ConfigError:
 class Server:
     """Serves a `Node` at one listening socket, in the event loop that calls `start`.
 
-    ``report`` receives one line for each client that broke the protocol, at most one per second
-    and address.
+    ``report`` receives one line for each client that broke the protocol, at most one line per
+    second and address.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class Server:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port that it listens at."""
+        """The host and the port of the listening socket."""
         name = self._listener.getsockname()
         return str(name[0]), int(name[1])
 
@@ -111,11 +113,11 @@ class Server:
         return len(self._connections)
 
     def phases(self) -> list[str]:
-        """Return what each connection waits for."""
+        """Return the phase of each connection."""
         return [connection.phase.name for connection in self._connections.values()]
 
     def start(self) -> None:
-        """Accept clients from now on."""
+        """Start to accept clients."""
         self.node.groups.start()
         self._own = [
             asyncio.create_task(self._accept(), name="tierlog-accept"),
@@ -123,7 +125,7 @@ class Server:
         ]
 
     async def close(self) -> None:
-        """Stop listening and end all connections; may be repeated."""
+        """Stop listening, and end all connections. Further calls do nothing."""
         tasks = [*self._own, *self._connections]
         self._own = []
         for task in tasks:
@@ -206,7 +208,7 @@ class Server:
             self.end_overdue_clients()
 
     def end_overdue_clients(self) -> int:
-        """End the connections that waited for their clients for too long; return how many."""
+        """End the connections that have waited too long for their clients. Return their number."""
         now_ms = self.node.clock.monotonic_ms()
         overdue = [task for task, one in self._connections.items() if one.is_overdue(now_ms)]
         for task in overdue:

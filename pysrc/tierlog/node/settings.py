@@ -1,8 +1,9 @@
-"""Settings of a node and of its topics: where each value comes from, what clients are shown, and
-what a change makes of them. Pure values.
+"""The settings of a node and of its topics: their sources, the values that clients see, and the
+effect of changes.
 
-A value comes from the first of: the topic itself, the dynamic settings of this node, those of all
-nodes, the settings that the node was started with, the default.
+The value of a setting comes from the first of these sources that has it: the topic, the dynamic
+settings of this node, the dynamic settings of all nodes, the settings that the node was started
+with, the default.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ __all__ = [
 
 
 class SettingSource(IntEnum):
-    """Where a value comes from, by Kafka's number."""
+    """The source of a value, with Kafka's number."""
 
     TOPIC = 1
     THIS_NODE = 2
@@ -41,7 +42,7 @@ class SettingSource(IntEnum):
 
 
 class Operation(IntEnum):
-    """What a change does, by Kafka's number."""
+    """The kind of a change, with Kafka's number."""
 
     SET = 0
     DELETE = 1
@@ -58,7 +59,7 @@ class SettingChange(NamedTuple):
 
 
 class Synonym(NamedTuple):
-    """A value that a setting has, or would have without those before it."""
+    """A value of a setting from one source. It is in force if no synonym stands before it."""
 
     name: str
     value: str | None
@@ -67,7 +68,7 @@ class Synonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingView:
-    """A setting as clients see it; the first of ``synonyms`` is in force."""
+    """A setting as clients see it. The first of ``synonyms`` is in force."""
 
     name: str
     value: str | None
@@ -79,7 +80,7 @@ class SettingView:
 
     @property
     def source(self) -> SettingSource:
-        """Where its value comes from."""
+        """The source of its value."""
         return self.synonyms[0].source if self.synonyms else SettingSource.DEFAULT
 
 
@@ -91,7 +92,7 @@ _SECTION_OF = {
     for name, setting in settings(section)
 }
 _DYNAMIC = {name: setting for name, (_, _, setting) in _SECTION_OF.items() if setting.dynamic}
-# The setting of topics that a setting of a node is the default of, by all its names.
+# The topic setting for which a node setting is the default, by every name of the node setting.
 _DEFAULT_OF = {name: one for one in TOPIC_SETTINGS.values() for name, _ in one.broker_names}
 _DYNAMIC_DEFAULT_OF = {
     one.broker_names[0][0]: one for one in TOPIC_SETTINGS.values() if one.broker_names
@@ -105,10 +106,10 @@ _POOLS = (
 
 
 class NodeSettings:
-    """The settings in force. ``this_node`` and ``all_nodes`` are the dynamic ones; an archive has
-    none, and no defaults of topics.
+    """The settings in force. ``this_node`` and ``all_nodes`` are the dynamic settings. An archive
+    has no dynamic settings and no defaults of topics.
 
-    ConfigError for a value that is impossible.
+    Raises ConfigError for an impossible value.
     """
 
     def __init__(
@@ -145,9 +146,9 @@ class NodeSettings:
         return config
 
     def replace_dynamic(self, node: str, values: Mapping[str, str]) -> NodeSettings:
-        """Return the settings with other dynamic ones: of this node, or of all nodes when `node` is
-        empty. ConfigError for a value that is impossible, or that this node does not change while
-        it runs."""
+        """Return settings with new dynamic settings: those of this node or, if `node` is empty, of
+        all nodes. Raises ConfigError for an impossible value, and for a setting that cannot change
+        while the node runs."""
         old = self.this_node if node else self.all_nodes
         fixed = sorted(
             name
@@ -168,7 +169,7 @@ class NodeSettings:
     # -- topics
 
     def topic(self, own: Mapping[str, str]) -> TopicConfig:
-        """Return the settings in force of a topic with these settings of its own."""
+        """Return the settings in force of a topic that has the settings `own`."""
         texts = {}
         for name, setting in TOPIC_SETTINGS.items():
             found = own.get(name)
@@ -179,8 +180,8 @@ class NodeSettings:
         return topic_config({**own, **texts})
 
     def topic_views(self, own: Mapping[str, str]) -> tuple[SettingView, ...]:
-        """Return what clients see of a topic's settings. Internal ones are shown when they are
-        set."""
+        """Return the settings of a topic as clients see them. Internal settings are shown only when
+        they are set."""
         config = self.topic(own)
         return tuple(
             self._topic_view(setting, own, config)
@@ -206,7 +207,7 @@ class NodeSettings:
         )
 
     def _default_synonyms(self, setting: Setting) -> tuple[Synonym, ...]:
-        """Return the values that the node's settings give, and the default."""
+        """Return the values from the node's settings, and the default."""
         names = setting.broker_names
         if not names:
             return ()
@@ -219,13 +220,13 @@ class NodeSettings:
         last, factor = names[-1]
         default = str(setting.default // factor) if factor > 1 else _default_text(setting)
         found.append(Synonym(last, default, SettingSource.DEFAULT))
-        # As in Kafka: what comes before the first value under the main name is left out.
+        # As in Kafka, values before the first value under the main name are left out.
         return tuple(dropwhile(lambda one: one.name != names[0][0], found))
 
     # -- the node
 
     def node_views(self) -> tuple[SettingView, ...]:
-        """Return what clients see of the settings of this node."""
+        """Return the settings of this node as clients see them."""
         defaults = {} if self._is_archive else _DYNAMIC_DEFAULT_OF
         own = [
             self._node_view(one)
@@ -269,7 +270,7 @@ class NodeSettings:
         )
 
     def all_nodes_views(self) -> tuple[SettingView, ...]:
-        """Return what clients see of the dynamic settings of all nodes."""
+        """Return the dynamic settings of all nodes as clients see them."""
         views = {one.name: one for one in self.node_views()}
         return tuple(_only_of_all(views[name]) for name in self.all_nodes if name in views)
 
@@ -293,18 +294,18 @@ def _default_text(setting: Setting) -> str | None:
 
 
 def _rewritten(setting: Setting, text: str) -> str | None:
-    """Return a text as `Kind.write` writes it: Kafka shows parsed values."""
+    """Return a text in the form of `Kind.write`, since Kafka shows parsed values."""
     return setting.kind.write(setting.kind.parse(text.strip()))
 
 
 def _default_in(layer: Mapping[str, str], setting: Setting) -> str | None:
-    """Return the value that a layer of the node's settings gives a setting of topics."""
+    """Return the value for a topic setting from one layer of the node's settings."""
     for name, factor in setting.broker_names:
         text = layer.get(name)
         if text is None:
             continue
         value = setting.parse(text, name, "settings of the node")
-        # A negative number switches off, whatever its unit.
+        # A negative value disables the setting, whatever its unit.
         return text if factor == 1 or value < 0 else str(value * factor)
     return None
 
@@ -320,11 +321,11 @@ def _check_pool(name: str, before: int, after: int) -> None:
 def change_settings(
     stored: Mapping[str, str], changes: Sequence[SettingChange], defaults: Sequence[SettingView]
 ) -> dict[str, str]:
-    """Return the settings after `changes`. ``defaults`` are all settings as they are in force: a
-    list is appended to the value there.
+    """Return the settings after `changes`. ``defaults`` has all settings in force; an appended list
+    item is added to the value in force.
 
-    ConfigError for a change that its setting cannot have, ValueError for a request that is wrong by
-    itself.
+    Raises ConfigError for a change that its setting does not allow, and ValueError when the request
+    itself is wrong.
     """
     names = [one.name for one in changes]
     if len(set(names)) < len(names):

@@ -1,4 +1,4 @@
-"""Puts an archive server together from sources and settings."""
+"""Creates an archive server from sources and settings."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ async def serve_archive(
 ) -> AsyncIterator[Server]:
     """Serve the topics of `sources` at `listener` until the context ends.
 
-    ``metrics`` counts what is fetched; ``report`` receives lines for the operator. Committed
-    offsets lie in the state directory of the settings; without one they last as long as the server.
-    Errors are those of `open_archive` and `GroupService`.
+    ``metrics`` counts the fetches. ``report`` receives lines for the operator. Committed offsets
+    are in the state directory of the settings; if it is not set, they are lost when the server
+    ends. Raises the errors of `open_archive` and `GroupService`.
     """
     config, clock = config or Config(), clock or SystemClock()
     async with AsyncExitStack() as opened:
@@ -97,7 +97,7 @@ def _make_node(
 
 
 def _use_threads(opened: AsyncExitStack) -> None:
-    """Have local logs read by threads of this server."""
+    """Let threads of this server read local logs."""
     pool = ThreadPoolExecutor(_LOCAL_READ_THREADS, thread_name_prefix="tierlog-local")
     asyncio.get_running_loop().set_default_executor(pool)
     opened.callback(pool.shutdown, wait=False)

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 API_VERSIONS_KEY = 18
-# About the most that an array element of a request takes when it is decoded.
+# Approximate maximum memory of a decoded array element of a request.
 ELEMENT_MEMORY_BYTES = 256
 _HEAD = struct.Struct(">hhi")
 _INT16 = struct.Struct(">h")
@@ -34,7 +34,7 @@ _SIZE = struct.Struct(">i")
 
 
 class RequestHead(NamedTuple):
-    """The first fields of every request, and the position after them: the client id follows."""
+    """The first fields of every request, and the position after them."""
 
     api_key: int
     api_version: int
@@ -44,8 +44,8 @@ class RequestHead(NamedTuple):
 
 
 class DecodedRequest(NamedTuple):
-    """A request; ``body`` is None when only its head could be read. ``memory_bytes`` is about what
-    it takes in memory."""
+    """A request. ``body`` is None when only its head could be read. ``memory_bytes`` is its
+    approximate memory."""
 
     head: RequestHead
     body: Any
@@ -54,15 +54,15 @@ class DecodedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RawBody:
-    """The encoded body of an answer, in parts that are sent without a copy. ``flexible``: its
-    version has tagged fields."""
+    """The encoded body of an answer, in parts that are sent without a copy. ``flexible`` says
+    whether its version has tagged fields."""
 
     parts: Sequence[Buffer]
     flexible: bool
 
 
 def frame_size(prefix: Buffer) -> int:
-    """Return the size of the frame that follows its four bytes."""
+    """Return the size of a frame from its four prefix bytes."""
     size_bytes: int = _SIZE.unpack_from(prefix)[0]
     return size_bytes
 
@@ -82,11 +82,11 @@ def read_head(data: memoryview) -> RequestHead:
 
 
 def decode_request(data: memoryview, head: RequestHead, message: Any) -> DecodedRequest:
-    """Return the request as an object of `message`, kafka-python's class; BadRequestError when the
-    bytes are none.
+    """Return the request as an object of `message`, a class of kafka-python. Raises BadRequestError
+    when the bytes are no such request.
 
-    Bytes after the request are ignored, as by Kafka: librdkafka 2.16 sends three with a Metadata
-    request for all topics.
+    Bytes after the request are ignored, as in Kafka. For example, librdkafka 2.16 sends three such
+    bytes with a Metadata request for all topics.
     """
     reader = Reader(data, head.end_position)
     if message.flexible_version_q(head.api_version):
@@ -113,8 +113,8 @@ def encode_answer(head: RequestHead, version: int, answer: Any) -> list[Buffer]:
     else:
         parts = [answer.encode(version=version)]
         flexible = type(answer).flexible_version_q(version)
-    # The head of an ApiVersions answer never has tagged fields: its reader does not know yet
-    # which versions the two have in common.
+    # The head of an ApiVersions answer never has tagged fields, since the client does not know yet
+    # which versions it shares with the node.
     tags = b"\0" if flexible and head.api_key != API_VERSIONS_KEY else b""
     size_bytes = 4 + len(tags) + sum(memoryview(part).nbytes for part in parts)
     return [_ANSWER.pack(size_bytes, head.correlation_id) + tags, *parts]

@@ -179,8 +179,8 @@ class DeletedTopics:
             self._told.add(topic_id)
             since = datetime.fromtimestamp(since_ms // 1000, UTC).isoformat()
             warn(
-                f"topic {topic} ({topic_id}) is deleted, as noticed at {since}: its archive goes "
-                f"{self._retention_ms} ms after that (tierlog.deleted.topic.retention.ms)"
+                f"topic {topic} ({topic_id}) is deleted, as noticed at {since}: its archive is "
+                f"deleted {self._retention_ms} ms after that (tierlog.deleted.topic.retention.ms)"
             )
 
     # -- notes
@@ -192,8 +192,8 @@ class DeletedTopics:
                 self._since = {} if fields is None else _parse(fields.get("deleted_since_ms"))
             except ValueError as error:
                 warn(
-                    f"{self._notes.url}: expected since when topics are deleted, found {error}; "
-                    "their time begins anew"
+                    f"{self._notes.url}: expected times of deletions, found {error}; their "
+                    "retention starts again now"
                 )
                 self._since = {}
         return self._since

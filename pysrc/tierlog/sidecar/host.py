@@ -147,8 +147,8 @@ class SidecarLog:
             difference = f"cannot compare it with its archive: {error}"
         if difference:
             raise RemoteMetadataError(
-                f"{difference}; not tiered, since without topic ids the name is all that tells "
-                "one topic from another: if the topic was deleted and made again, move "
+                f"{difference}; not tiered, since a topic without an id is known only by its "
+                "name; if the topic was deleted and created again, move "
                 f"{partition_prefix(self.partition)} out of the store and start with an empty "
                 "state directory"
             )
@@ -185,8 +185,8 @@ class SidecarLog:
             raise RemoteMetadataError(
                 f"its log begins anew at offset {first.start_offset} in leader epoch "
                 f"{first.epoch}, and the store holds offsets up to {end} of earlier epochs; not "
-                "tiered, so that those stay: restore the log, or give the broker another store "
-                "and state directory"
+                "tiered, since retention would delete those offsets; restore the log, or give the "
+                "broker another store and state directory"
             )
 
     def _uploaded(self, segments: list[RemoteLogSegmentMetadata]) -> LeaderEpochs:

@@ -251,7 +251,7 @@ class Watch:
         except TierlogError as error:
             if not error.retriable:
                 raise
-            return None, f"{error}; what it said last holds, and nothing else is taken up"
+            return None, f"{error}; its last answers are used, and no other partition is tiered"
 
     def _see_all(
         self,
@@ -367,7 +367,7 @@ class Watch:
             try:
                 self._learner.take_over(partitions, warn)
             except TierlogError as error:
-                warnings.append(f"cannot tell what other brokers have copied: {error}")
+                warnings.append(f"cannot tell which segments other brokers have copied: {error}")
                 return frozenset(partitions)
             for host in filter(None, map(self._hosts.get, partitions)):
                 host.relearn()
@@ -402,7 +402,7 @@ class Watch:
             try:
                 changed = self._learner.follow(one.partition)
             except TierlogError as error:
-                warnings.append(f"cannot tell what other brokers have copied: {error}")
+                warnings.append(f"cannot tell which segments other brokers have copied: {error}")
                 return learned
             learned = learned or changed
             if changed and one.host is not None:
@@ -467,7 +467,7 @@ def _written_epoch(log: PartitionLog) -> int:
 
 
 def _another_topic(log: PartitionLog) -> tuple[Decision, ...]:
-    text = f"the cluster has another topic named {log.topic} by now"
+    text = f"the cluster now has another topic named {log.topic}"
     return _decide_all(log, Ineligible.TOPIC_ID_UNKNOWN, text)
 
 
@@ -489,7 +489,9 @@ def _decide_all(log: PartitionLog, reason: Ineligible, text: str) -> tuple[Decis
 
 
 def _unreadable_directories(logs: LogDir, listing: Listing) -> list[str]:
-    return [f"{one}; the others are tiered" for one in listing.skipped if one.path in logs.paths]
+    return [
+        f"{one}; other directories are tiered" for one in listing.skipped if one.path in logs.paths
+    ]
 
 
 def _count_without_leader(
@@ -511,12 +513,12 @@ def _what_answers_say(
         if answer is None:
             if not log.is_cluster_metadata:
                 warnings.append(
-                    f"{log.name}: the broker does not list it (deleted, or not ours to describe); "
-                    "what it said last holds"
+                    f"{log.name}: the broker does not list this partition (it is deleted, or "
+                    "tierlog may not describe it); the last answer is used"
                 )
         elif _goes_before_copied(answer, settings):
             warnings.append(
-                f"{log.name}: the copy lag is not below what the broker keeps "
+                f"{log.name}: the copy lag is not below the retention of the broker "
                 f"(retention.ms {answer.retention_ms}, retention.bytes {answer.retention_bytes}): "
                 "segments may be deleted before they are copied"
             )

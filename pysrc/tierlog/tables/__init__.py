@@ -1,1 +1,1 @@
-"""Topics as Arrow tables: options, plan and tasks, without Spark."""
+"""Read topics as Arrow tables: options, plan and tasks. This package does not need Spark."""

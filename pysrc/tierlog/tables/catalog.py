@@ -1,7 +1,8 @@
-"""What lies at the path of a read: segments of log directories, or of a store.
+"""Open the catalog of the segments at the path of a read: log directories, or a store.
 
-A catalog is one look: whatever is asked of it later is answered by what was there then. Damage is
-a `Finding` and takes what it hides out of the read; with ``fail_on_corrupt`` it is an error.
+A catalog is a snapshot: later calls return what was found when it was opened. Damage becomes a
+`Finding`, and the read leaves out the records that the damage hides. With ``fail_on_corrupt``,
+damage raises an error.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ __all__ = ["open_catalog", "open_storage"]
 
 
 def open_catalog(options: SourceOptions, *, settled: bool = False) -> Catalog:
-    """Looks at the path; ConfigError, OSError or RemoteStorageError when that cannot be done.
+    """Return the catalog of the path in `options`. Raises ConfigError, OSError or
+    RemoteStorageError when the path cannot be read.
 
-    ``settled``: log directories end where the log is known to stay as it is."""
+    With ``settled``, the catalog leaves out records of log directories that a new leader may
+    replace."""
     source = _source(options.path)
     if source.is_store:
         return StoreCatalog.open(source.location, options, settled=settled)
@@ -37,7 +40,8 @@ def open_catalog(options: SourceOptions, *, settled: bool = False) -> Catalog:
 
 
 def open_storage(path: str) -> RemoteStorageManager | None:
-    """The storage of a store, None for log directories. Its clients belong to this process."""
+    """Return the storage manager of a store, or None for log directories. It must be used only in
+    this process."""
     source = _source(path)
     return ObjectStorageManager(open_store(source.location)) if source.is_store else None
 
@@ -49,7 +53,7 @@ def _source(path: str) -> Source:
 
 
 def _folders(path: str) -> list[str]:
-    """Several directories by commas, as in a broker's ``log.dirs``."""
+    """Split a path at commas into several directories, as in a broker's ``log.dirs``."""
     if is_url(path) or os.path.lexists(path):
         return [path]
     return [part.strip() for part in path.split(",") if part.strip()]

@@ -1,11 +1,11 @@
-"""What the filters of a query leave to be read.
+"""Find out which rows a query's filters leave to read.
 
-Filters come as Spark's planner hands them over: objects with a class named as in
-``pyspark.sql.datasource``, an ``attribute`` (the column's path) and a ``value``. What is not
-understood narrows nothing, and Spark applies every filter again to the rows.
+Filters are objects of Spark's planner. Their class is named as in ``pyspark.sql.datasource``, and
+they have an ``attribute`` (the column's path) and a ``value``. A filter that is not understood is
+ignored, because Spark applies every filter again to the rows.
 
-A time only has a lower end here: records may be out of order, and no index says how old the oldest
-record of a piece is.
+For timestamps there is only a lower bound. Records may be out of order, and no index contains the
+smallest timestamp of a range.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The rows that may pass: offsets in [``start_offset``, ``end_offset``), of
-    ``min_timestamp_ms`` or later; None where any will do."""
+    """The rows that may pass the filters. Their offsets are in [``start_offset``, ``end_offset``),
+    and their timestamps are ``min_timestamp_ms`` or later. None means no restriction."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -34,18 +34,18 @@ class Wanted:
     min_timestamp_ms: int | None = None
 
     def wants(self, topic: str, partition: int) -> bool:
-        """Whether any row of a partition may pass."""
+        """Return whether any row of a partition may pass."""
         return (self.topics is None or topic in self.topics) and (
             self.partitions is None or partition in self.partitions
         )
 
     def may_have(self, max_timestamp_ms: int) -> bool:
-        """Whether a row may pass of those up to that time."""
+        """Return whether any of the rows with timestamps up to `max_timestamp_ms` may pass."""
         return self.min_timestamp_ms is None or max_timestamp_ms >= self.min_timestamp_ms
 
 
 def wanted_by(filters: Iterable[Any]) -> Wanted:
-    """What passes all of the filters, or more."""
+    """Return the rows that may pass all `filters`. Some of them may not pass."""
     wanted = Wanted()
     for one in filters:
         column: tuple[str, ...] = getattr(one, "attribute", ())
@@ -82,7 +82,7 @@ def _narrowed(wanted: Wanted, column: str, kind: str, value: Any) -> Wanted:
 def _values(kind: str, value: Any, of: type[_T]) -> frozenset[_T] | None:
     found = tuple(value) if kind == "In" else (value,)
     kept = frozenset(one for one in found if isinstance(one, of))
-    # A null among them matches nothing; anything else unexpected is not for us to judge.
+    # A null matches no row. If any other value has an unexpected type, the filter is ignored.
     expected = sum(one is not None for one in found)
     return kept if sum(isinstance(one, of) for one in found) == expected else None
 
@@ -94,7 +94,7 @@ def _both(one: frozenset[_T] | None, other: frozenset[_T] | None) -> frozenset[_
 
 
 def _offsets(kind: str, value: Any) -> tuple[int, int]:
-    """[start, end) of the offsets that pass."""
+    """Return the range [start, end) of the offsets that pass."""
     values = _values(kind, value, int)
     if values is None:
         return 0, _MAX_OFFSET
@@ -114,11 +114,11 @@ def _offsets(kind: str, value: Any) -> tuple[int, int]:
 
 
 def _time_ms(kind: str, value: Any) -> int | None:
-    """The first millisecond that passes; None when that is no bound."""
+    """Return the lowest timestamp that passes; None when the filter sets no lower bound."""
     times = _values(kind, value, datetime)
     if not times or any(one.tzinfo is None for one in times):
         return None
     if kind not in ("EqualTo", "EqualNullSafe", "In", "GreaterThan", "GreaterThanOrEqual"):
         return None
-    # To be on the safe side of what is finer than a millisecond.
+    # Round down to whole milliseconds, so that no row is left out wrongly.
     return (min(times) - _EPOCH) // timedelta(milliseconds=1)

@@ -1,4 +1,4 @@
-"""What a catalog could not understand, noted or raised."""
+"""Collect the damage that a catalog finds, or raise it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["Findings"]
 
 
 class Findings:
-    """Damage as findings, or as errors."""
+    """Collects damage as findings, or raises it as errors."""
 
     def __init__(self, fail_on_corrupt: bool) -> None:
         self._fail_on_corrupt = fail_on_corrupt
@@ -24,12 +24,13 @@ class Findings:
         *,
         may_fail: bool = True,
     ) -> None:
-        """Note what is wrong, once, or raise it if it `may_fail` the read."""
+        """Add a finding for `error`. If damage is to fail the read and `may_fail` is true, raise
+        `error` instead. Equal findings are added only once."""
         if self._fail_on_corrupt and may_fail:
             raise error
         finding = Finding(
             partition=partition, error=error, start_offset=start_offset, end_offset=end_offset
         )
-        # Errors are equal only to themselves.
+        # Two error objects are never equal, so compare the texts of the findings.
         if str(finding) not in map(str, self.found):
             self.found.append(finding)

@@ -1,4 +1,4 @@
-"""Log directories as a catalog: what lies there, and what a broker's offset index says of it."""
+"""The catalog of the segments in log directories."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ __all__ = ["LogDirCatalog", "offset_index"]
 
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_MARKS = 1024
-# Left out of a log, and no records with it.
+# Files that are skipped for these reasons have no records of the log.
 _HARMLESS = (SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PARTITION_STRAY)
-# Without these the start and the end of a log and its completeness are unknown.
+# If one of these is damaged, it is unknown where logs start and end, and whether they are complete.
 _CHECKPOINTS = (HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANER_OFFSETS)
 _NO_PARTITION = Partition("", None, -1)
 _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
@@ -45,8 +45,8 @@ _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 class LogDirCatalog:
     """The log directories of a broker, running or not.
 
-    A broker writes its high watermark down every few seconds only, so what lies above is read as
-    well, unless it has to be ``settled``: after a change of leaders it may be another.
+    A broker stores its high watermark only every few seconds, so records above it are read, too.
+    With ``settled`` they are not read, because a new leader may replace them.
     """
 
     def __init__(
@@ -91,9 +91,9 @@ class LogDirCatalog:
         return list(self._findings.found)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """See `Catalog`. The end of the active segment is read; for committed records the whole
-        segment, and if it is damaged nothing of the log can be read. Without a high watermark only
-        the rolled segments count."""
+        """See `Catalog`. This reads the end of the active segment. For committed records it reads
+        the whole active segment, and if that is damaged, no record of the log can be read. With
+        ``settled`` and no high watermark, only the rolled segments count."""
         start, end = self._bounds(partition)
         log = self._logs[partition]
         if self._settled and log.segments:
@@ -118,14 +118,15 @@ class LogDirCatalog:
             self._findings.note(error, partition, start)
             return start, start
         if log.high_watermark is not None and end < log.high_watermark:
-            # Consumers have been given what is below it.
+            # Consumers may have read all records below the high watermark.
             known_end = max(start, self._end_offset(partition))
-            # Without the end of a transaction no committed record behind its start is read.
+            # If the end of a transaction is missing, no committed record after its start is read.
             self._note_missing(log, partition, known_end, log.high_watermark, unread_from=end)
         return start, end
 
     def _readable_end(self, partition: Partition) -> int:
-        """Raises CorruptDataError when it is unknown what is committed."""
+        """Return the end of the readable records. Raises CorruptDataError when it is unknown which
+        records are committed."""
         log = self._logs[partition]
         if not self._read_committed or not log.segments:
             return self._end_offset(partition)
@@ -134,7 +135,8 @@ class LogDirCatalog:
         return stable.last_stable_offset
 
     def check_end(self, partition: Partition) -> None:
-        """See `Catalog`: the end of a directory is where its last file ends."""
+        """See `Catalog`. This checks nothing, because a log in a directory ends with its last
+        file."""
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
         """See `Catalog`."""
@@ -143,12 +145,13 @@ class LogDirCatalog:
     def ranges(
         self, partition: Partition, start_offset: int, end_offset: int, wanted: Wanted
     ) -> list[ReadRange]:
-        """See `Catalog`. No index of a broker is trusted with the times in a segment."""
+        """See `Catalog`. The timestamps in `wanted` are ignored, because a broker's time index may
+        be wrong."""
         log = self._logs[partition]
         try:
             aborted = self._aborted(partition, start_offset, end_offset)
         except CorruptDataError as error:
-            # Without a transaction index the aborted records are unknown.
+            # If a transaction index is damaged, it is unknown which records were aborted.
             self._findings.note(error, partition, start_offset, end_offset)
             return []
         found = []
@@ -181,7 +184,8 @@ class LogDirCatalog:
             yield _marks_of(one.segment)
 
     def _note_skipped(self, skipped: Skipped, partition: Partition) -> None:
-        """What may have records and is not read; the names are those of `tierlog verify`."""
+        """Note a skipped file that may have records. The reasons have the same names as in `tierlog
+        verify`."""
         if skipped.reason.routine or skipped.reason in _HARMLESS:
             return
         error = CorruptDataError(
@@ -215,7 +219,8 @@ class LogDirCatalog:
         *,
         unread_from: int | None = None,
     ) -> None:
-        """No file has these offsets, and some file, or the high watermark, says that they were."""
+        """Note that no file has the offsets from `start_offset` up to `end_offset` (exclusive),
+        although another file or the high watermark shows that they existed."""
         if start_offset < end_offset:
             error = CorruptDataError(
                 reason="missing_segment",
@@ -230,7 +235,8 @@ class LogDirCatalog:
             self._findings.note(error, partition, unread, end_offset)
 
     def _end_offset(self, partition: Partition) -> int:
-        """After the last batch of the active segment; 0 without segments."""
+        """Return the offset after the last batch of the active segment; 0 when there are no
+        segments."""
         segments = self._logs[partition].segments
         if not segments:
             return 0
@@ -260,8 +266,9 @@ class LogDirCatalog:
 
 
 def _gone(root: str) -> Iterator[TopicPartition]:
-    """Partitions without a directory that both checkpoints of a log directory name. Of one that the
-    broker deletes or moves it takes the recovery point away at once."""
+    """Yield the partitions that both checkpoints of a log directory name, but that have no
+    directory. A broker that deletes or moves a partition removes its recovery point at once, so
+    such a partition is not yielded."""
     try:
         named = [
             read_offset_checkpoint(os.path.join(root, name))
@@ -275,18 +282,22 @@ def _gone(root: str) -> Iterator[TopicPartition]:
 
 
 def _known_start(log: PartitionLog) -> int:
-    """Where the log begins; above that a broker that deletes segments takes the epochs of their
-    offsets away."""
+    """Return the first offset that the log should have. This may be the start of its first leader
+    epoch, because a broker that deletes segments also removes the leader epochs of their
+    offsets."""
     start = log.segments[0].base_offset
     epochs = log.leader_epochs.entries if log.leader_epochs else ()
-    # What lies below is in the remote tier, or it is deleted and its segment is not.
+    # If the log start offset is below the first segment, the offsets between them are in the remote
+    # tier. If it is above, the first segment also has deleted offsets.
     if not epochs or log.log_start_offset != start:
         return start
     return min(start, epochs[0].start_offset)
 
 
 def _check_whole(active: SegmentFiles, end: int) -> None:
-    """Of a batch that claims more bytes than there are, an index may lead to those behind it."""
+    """Raise CorruptDataError when a scan from the start of the active segment stops before offset
+    `end`. A batch with a wrong length stops the scan, although an index may lead to the batches
+    behind it."""
     with active.open() as handle:
         table = scan_segment(handle, verify_crc=False)
     if end > (int(table.last_offset[-1]) + 1 if len(table) else active.base_offset):
@@ -300,7 +311,8 @@ def _segment_of(log: PartitionLog, offset: int) -> SegmentFiles:
 
 
 def offset_index(segment: SegmentFiles) -> OffsetIndex | None:
-    """A broker's offset index, for what it is worth; None when it is damaged or not there."""
+    """Return the broker's offset index, which may be wrong; None when it is damaged, missing or
+    empty."""
     path = segment.offset_index_path
     if path is None:
         return None
@@ -312,7 +324,7 @@ def offset_index(segment: SegmentFiles) -> OffsetIndex | None:
 
 
 def _marks_of(segment: SegmentFiles) -> list[Mark]:
-    """Some of the entries of its offset index, evenly."""
+    """Return at most `_MAX_MARKS` entries of the segment's offset index, evenly spaced."""
     index = offset_index(segment)
     if index is None:
         return []

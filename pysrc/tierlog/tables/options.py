@@ -1,26 +1,27 @@
-"""The options of ``format("tierlog")``: those of Spark's Kafka source, and a path for the brokers.
+"""The options of ``format("tierlog")``. They are the options of Spark's Kafka source, with a path
+instead of brokers.
 
 | Option | Value |
 |---|---|
-| ``path`` | a store URL, or the log directory of a broker; several, as in ``log.dirs``, by commas |
-| ``subscribe`` | names (or ids) of topics, by commas |
+| ``path`` | a store URL, or the log directories of a broker, separated by commas |
+| ``subscribe`` | names (or ids) of topics, separated by commas |
 | ``subscribePattern`` | a regular expression that a topic's whole name matches |
 | ``assign`` | ``{"topic": [0, 1]}`` |
 | ``startingOffsets``, ``endingOffsets`` | earliest, latest or ``{"topic": {"0": 23, "1": -2}}`` |
 | ``startingTimestamp``, ``endingTimestamp`` | milliseconds, or a time ``2024-02-29T12:00:00Z`` |
 | ``startingOffsetsByTimestamp``, ``endingOffsetsByTimestamp`` | ``{"topic": {"0": "a time"}}`` |
-| ``startingOffsetsByTimestampStrategy`` | error (default), latest: when no record is that late |
+| ``startingOffsetsByTimestampStrategy`` | if no record is that late: error (default), latest |
 | ``isolation.level`` | read_uncommitted (default), read_committed |
 | ``includeHeaders``, ``failOnDataLoss`` | false, true by default |
-| ``minPartitions``, ``taskBytes`` | tasks at least, and bytes of input for each at most about |
+| ``minPartitions``, ``taskBytes`` | least number of tasks, and most bytes of input per task |
 | ``view`` | records (default), batches, segments, quarantine |
 | ``onCorrupt`` | fail (default for records), quarantine (default for the other views) |
-| ``onGap`` | fail (default), skip: where a store lacks offsets that it should have |
-| ``tierlog.batch.max.decompressed.bytes`` | the setting; else the driver's |
-| ``pushDownPredicate`` | false (default), true: the plan is narrowed by the filters of a query |
+| ``onGap`` | if a store lacks offsets that it should have: fail (default), skip |
+| ``tierlog.batch.max.decompressed.bytes`` | bytes; the driver's setting by default |
+| ``pushDownPredicate`` | false (default), true: the plan leaves out what a query filters out |
 
-The offset -2 means earliest, and -1 means latest. If several start options are set, the first of
-these is used, as in Spark: a timestamp, timestamps by partition, offsets. A stream starts at
+The offset -2 means earliest, and -1 means latest. If several start options are set, the first one
+of this list is used, as in Spark: a timestamp, timestamps by partition, offsets. A stream starts at
 ``latest`` by default. It also accepts ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
 ``maxTriggerDelay`` (a time such as ``90s``; 15m by default). The case of option names is ignored.
 An unknown name is an error.
@@ -28,7 +29,7 @@ An unknown name is an error.
 ``pushDownPredicate`` is false by default, because Spark keeps the plan of a frame's last query
 that had a condition, and uses that plan for other queries of the frame, too.
 
-Nothing here knows Spark.
+This module does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ __all__ = [
 ]
 
 BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
-# The settings of reading a store, under their own names; each applies to one Spark worker.
+# Settings for reading a store, which are options of the same name. Each applies to one Spark
+# worker.
 _SETTINGS = (
     BATCH_LIMIT,
     "tierlog.fetch.memory.bytes",
@@ -70,13 +72,13 @@ _SETTINGS = (
     "remote.log.manager.fetch.quota.window.size.seconds",
     "remote.log.manager.quota.rate.mode",
 )
-# Kafka's numbers for offsets by name.
+# Kafka's numbers for the offsets "latest" and "earliest".
 LATEST, EARLIEST = -1, -2
 
 _MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
 _DEFAULT_TASK_BYTES = 256 << 20
 _DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000
-# Times as Spark's options have them; a number alone is milliseconds.
+# Units of times in Spark's options. A number without a unit is in milliseconds.
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Topics that a pattern excludes, as in Kafka's consumers.
 _INTERNAL_TOPICS = frozenset(
@@ -112,7 +114,7 @@ _NAMES = (
 
 
 class View(StrEnum):
-    """What the rows are."""
+    """What a row of the result describes."""
 
     RECORDS = "records"
     BATCHES = "batches"
@@ -122,7 +124,7 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChoice:
-    """The partitions to read; all of them by default."""
+    """Selects the partitions to read; by default all partitions."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -139,7 +141,7 @@ class TopicChoice:
 
     @property
     def required(self) -> frozenset[str]:
-        """The names that must exist."""
+        """The topic names or ids that must exist."""
         return frozenset(self.names) | {one.topic for one in self.assigned}
 
 
@@ -147,7 +149,8 @@ class TopicChoice:
 class Bound:
     """The start or end of a read: an offset, `LATEST`, `EARLIEST`, or a time.
 
-    ``everywhere`` applies to all partitions; else ``by_partition`` has a number for each.
+    ``everywhere`` applies to all partitions. If it is None, ``by_partition`` has a number for each
+    partition.
     """
 
     option: str
@@ -156,7 +159,7 @@ class Bound:
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def of(self, topic: str, topic_id: str | None, partition: int) -> int:
-        """Return the number for a partition; ConfigError without one."""
+        """Return the number for a partition; raise ConfigError when there is none."""
         if self.everywhere is not None:
             return self.everywhere
         for name in (topic, topic_id):
@@ -170,7 +173,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What the options say."""
+    """The parsed options of a read."""
 
     path: str
     topics: TopicChoice
@@ -192,7 +195,8 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerSize:
-    """The maximum offsets of a stream's trigger, and how many it waits for and how long."""
+    """The size of a stream's trigger. It reads at most ``max_offsets`` offsets, and waits up to
+    ``max_delay_ms`` for ``min_offsets``."""
 
     max_offsets: int | None
     min_offsets: int | None
@@ -200,7 +204,8 @@ class TriggerSize:
 
 
 def parse_options(given: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    """Return the options of a read; ConfigError names the wrong option and the expected value.
+    """Return the options of a read. Raises ConfigError, which names the wrong option and the
+    expected value.
 
     ``streaming`` is None when Spark does not say whether the read is a stream."""
     options = _Options(given)
@@ -247,12 +252,14 @@ class _Options:
         return self._given.get(name)
 
     def config(self) -> Config:
-        """Return the settings among the options; ConfigError names the one that is wrong."""
+        """Return the settings among the options. Raises ConfigError, which names the wrong
+        setting."""
         given = {name: value for name, value in self._given.items() if name in _SETTINGS}
         return load_config(properties=given, source="options")
 
     def one_of(self, name: str, values: tuple[str, ...]) -> str:
-        """Return the first of the values by default."""
+        """Return the option's value, which must be one of `values`. The first one is the
+        default."""
         found = self._given.get(name, values[0]).strip().lower()
         if found not in values:
             raise self.wrong(name, " or ".join(values))
@@ -306,7 +313,8 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
 
 
 def _fail_on_corrupt(options: _Options, view: View) -> bool:
-    """The views other than records show the damage."""
+    """Return whether damage fails the read. By default it does so only for records, because the
+    other views show damage."""
     words = ("fail", "quarantine") if view is View.RECORDS else ("quarantine", "fail")
     return options.one_of("onCorrupt", words) == "fail"
 
@@ -385,7 +393,8 @@ def _triggers(options: _Options) -> TriggerSize:
 
 
 def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...]) -> Bound:
-    """Return the start (``starting``) or end (``ending``); `refused` names would read nothing."""
+    """Return the start (`side` is ``starting``) or the end (``ending``) of a read. Offsets in
+    `refused` would read nothing, so they are errors."""
     time = options.text(f"{side}Timestamp")
     if time is not None:
         time_ms = _time_ms(time.strip())
@@ -420,7 +429,7 @@ def _offsets(options: _Options, name: str, default: int, refused: tuple[int, ...
 
 
 def _time_ms(text: str) -> int | None:
-    """Return the milliseconds of a number or a date; None for other text."""
+    """Return the milliseconds that a number or a date stands for; None for other text."""
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
     try:

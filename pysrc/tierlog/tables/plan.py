@@ -1,15 +1,14 @@
-"""Plans the tasks of a read from options and a catalog of segments.
+"""Plan the tasks of a read from options and a catalog of segments.
 
-    catalog = open_catalog(options)                                 what is there
-    offsets = partition_offsets(options, catalog)                   from where to where
-    tasks = plan_tasks(options, catalog, offsets, wanted)           parts of segments, evenly
-    tasks = plan_read(options, catalog, wanted)                     all of it, for every view
+    catalog = open_catalog(options) the partitions and segments offsets = partition_offsets(options,
+    catalog) the offsets to read tasks = plan_tasks(options, catalog, offsets, wanted) tasks of
+    about equal size tasks = plan_read(options, catalog, wanted) both steps, for every view
 
-Decisions are pure functions over plain values. A task is defined by its offsets alone. Its worker
-finds the positions, also with a damaged index, so tasks neither overlap nor leave records out
-between them.
+Decisions are pure functions over plain values. A task is defined by its offsets alone. The worker
+finds the positions of these offsets, even if an index is damaged. So tasks do not overlap, and no
+records between tasks are left out.
 
-Nothing here knows Spark.
+This module does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ __all__ = [
     "split",
 ]
 
-# The number of segments of a task is bounded, too.
+# Limit on the number of ranges in a task.
 _MAX_RANGES = 4096
-# A segment is cut when it is larger than a task by this factor: two halves cost more than one task
-# that is a little too long.
+# A range is cut only if it is larger than a task by this factor, because two halves cost more than
+# one task that is a little too long.
 _SPLIT_FACTOR = 1.5
 _PARALLEL_READS = 8
 _Item = TypeVar("_Item")
@@ -68,7 +67,7 @@ class Partition(NamedTuple):
 
 
 class PartitionOffsets(NamedTuple):
-    """What to read of a partition: the offsets [``start_offset``, ``end_offset``)."""
+    """The offsets [``start_offset``, ``end_offset``) to read of a partition."""
 
     partition: Partition
     start_offset: int
@@ -76,8 +75,8 @@ class PartitionOffsets(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A batch that starts at byte ``position`` and holds ``offset``; earlier batches end below
-    it."""
+    """A batch that starts at byte ``position`` and holds ``offset``. Earlier batches end below
+    ``offset``."""
 
     offset: int
     position: int
@@ -87,9 +86,9 @@ class Mark(NamedTuple):
 class ReadRange:
     """The offsets [``start_offset``, ``end_offset``) of one segment.
 
-    ``size_bytes`` is their approximate size in the log. The records of ``aborted`` transactions are
-    left out; it lists those that may concern the offsets. A rolled segment of a log that was never
-    compacted ``has_all`` of its offsets.
+    ``size_bytes`` is their approximate size in the log. ``aborted`` lists the aborted transactions
+    that may have records at these offsets; these records are left out. ``has_all`` says that the
+    log was never compacted, so a rolled segment has all its offsets.
     """
 
     partition: Partition
@@ -107,8 +106,8 @@ class ReadRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The error of damaged bytes, and the offsets [``start_offset``, ``end_offset``) that are not
-    read because of them; None for unknown."""
+    """The error for damaged bytes, and the offsets [``start_offset``, ``end_offset``) that are not
+    read because of the damage. An unknown offset is None."""
 
     partition: Partition
     error: CorruptDataError
@@ -126,10 +125,10 @@ class Finding:
 
 
 class Catalog(Protocol):
-    """The partitions and segments at a path, as the planner of a read sees them. Any thread."""
+    """The partitions and segments at the path of a read. Calls may come from any thread."""
 
     def partitions(self) -> list[Partition]:
-        """Return all partitions by topic and number."""
+        """Return all partitions."""
         ...
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
@@ -142,23 +141,24 @@ class Catalog(Protocol):
         ...
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record of that time or later; raise CorruptDataError when
-        damage prevents the search."""
+        """Return the offset of the first record of `timestamp_ms` or later, or None. Raises
+        CorruptDataError when damage prevents the search."""
         ...
 
     def ranges(
         self, partition: Partition, start_offset: int, end_offset: int, wanted: Wanted
     ) -> list[ReadRange]:
-        """Return the parts of segments that hold these offsets, in order, without those that have
-        nothing `wanted`."""
+        """Return the parts of segments that hold these offsets, in order. Parts in which no row is
+        `wanted` may be left out."""
         ...
 
     def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
-        """Return for each range the offsets where it may be cut, ascending; none when unknown."""
+        """Return for each range the marks at which it may be cut, ascending. The marks are empty
+        when they are unknown."""
         ...
 
     def findings(self) -> list[Finding]:
-        """The findings so far."""
+        """Return the findings so far."""
         ...
 
 
@@ -168,10 +168,11 @@ def chosen_partitions(
     *,
     gone: Iterable[TopicPartition] | None = (),
 ) -> list[Partition]:
-    """Return the selected partitions; raise OutOfRangeError when a topic is missing or exists
+    """Return the selected partitions. Raises OutOfRangeError when a topic is missing or exists
     twice.
 
-    Earlier partitions may be ``gone`` now; None allows every missing one.
+    Partitions in ``gone`` existed earlier and may be missing now. With None, any partition may be
+    missing.
     """
     chosen = [one for one in found if options.topics.wants(*one)]
     if gone is not None:
@@ -200,7 +201,7 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
     for one in chosen:
         ids.setdefault(one.topic, set()).add(one.topic_id)
     for topic, found in ids.items():
-        # Without an id it may be the same topic.
+        # A partition without a topic id may belong to the same topic.
         known = sorted(one for one in found if one is not None)
         if len(known) > 1:
             named = ", ".join(known)
@@ -210,11 +211,12 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
 
 
 def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[PartitionOffsets]:
-    """Return the offsets to read of each partition, also of those with nothing to read."""
+    """Return the offsets to read of each selected partition. A partition with nothing to read has
+    an empty range."""
     try:
         chosen = chosen_partitions(options, catalog.partitions())
     except OutOfRangeError as error:
-        # It may exist and be unreadable.
+        # The topic may exist but be unreadable, so name the findings.
         told = "".join(f"; {found}" for found in catalog.findings()[:3])
         raise OutOfRangeError(f"{error}{told}") from None
     for bound in (options.start, options.end):
@@ -223,7 +225,7 @@ def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[Partitio
 
 
 def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
-    """Refuse offsets for a partition that is not read: they are a mistake."""
+    """Refuse offsets for a partition that is not read, because they must be a mistake."""
     for topic, partition in bound.by_partition:
         if not any(one.partition == partition and topic in one[:2] for one in chosen):
             raise ConfigError(
@@ -232,10 +234,10 @@ def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
 
 
 def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> PartitionOffsets:
-    """Return the start and end in one partition.
+    """Return the offsets to read of one partition.
 
-    Raises OutOfRangeError for missing offsets with ``failOnDataLoss``; without it, the available
-    part.
+    If offsets are missing, OutOfRangeError is raised with ``failOnDataLoss``; without it, the
+    available part is returned.
     """
     held = catalog.bounds(partition)
 
@@ -285,7 +287,8 @@ def _check_held(
 def plan_read(
     options: SourceOptions, catalog: Catalog, wanted: Wanted | None = None
 ) -> list[tuple[ReadRange, ...] | tuple[Finding, ...]]:
-    """Return the tasks of a batch read; for the quarantine with the findings of the plan."""
+    """Return the tasks of a batch read. For the quarantine view, they include the findings of the
+    plan."""
     offsets = partition_offsets(options, catalog)
     tasks: list[tuple[ReadRange, ...] | tuple[Finding, ...]] = []
     tasks += plan_tasks(options, catalog, offsets, wanted)
@@ -301,7 +304,7 @@ def plan_tasks(
     offsets: Iterable[PartitionOffsets],
     wanted: Wanted | None = None,
 ) -> list[tuple[ReadRange, ...]]:
-    """Return the tasks that read these offsets, as far as they are `wanted`."""
+    """Return the tasks that read `offsets`, without rows that are not `wanted`."""
     wanted = wanted or Wanted()
     needed = [one for one in offsets if wanted.wants(one.partition.topic, one.partition.partition)]
     found = _in_parallel(lambda one: _ranges(catalog, *one, wanted), needed)
@@ -314,7 +317,8 @@ def plan_tasks(
 
 
 def _in_parallel(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Return `function` of every item in order; a store answers several requests at a time."""
+    """Return the result of `function` for every item, in order. The calls run in parallel, because
+    a store answers several requests at a time."""
     with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="tierlog-plan") as pool:
         return list(pool.map(function, items))
 
@@ -331,7 +335,7 @@ def _pieces(
     marks: Callable[[Sequence[ReadRange]], Iterable[Sequence[Mark]]],
     task_bytes: int,
 ) -> Iterator[ReadRange]:
-    """Return the ranges; those much larger than a task are cut."""
+    """Yield the ranges. A range that is much larger than a task is cut."""
     large = [one for one in ranges if one.size_bytes > _SPLIT_FACTOR * task_bytes]
     cut = {
         id(one): split(one, found, task_bytes)
@@ -342,7 +346,8 @@ def _pieces(
 
 
 def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRange]:
-    """Cut a range at the marks into parts of about `part_bytes`; each offset is in one part."""
+    """Cut a range at the marks into parts of about `part_bytes`. Each offset is in exactly one
+    part."""
     inside = [mark for mark in marks if one.start_offset < mark.offset < one.end_offset]
     if not inside:
         return [one]
@@ -351,7 +356,7 @@ def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRa
     count = max(1, round((end - first) / part_bytes))
     cuts: list[Mark] = [Mark(one.start_offset, first)]
     for mark in inside:
-        # Cut here, or the part becomes much larger.
+        # Without a cut here, the part would become much larger.
         if mark.position >= first + len(cuts) * (end - first) // count:
             cuts.append(mark)
     cuts.append(Mark(one.end_offset, max(end, cuts[-1].position)))
@@ -370,12 +375,12 @@ def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRa
 def overlapping(
     aborted: Iterable[AbortedTransaction], start: int, end: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Return the transactions that concern the offsets [`start`, `end`)."""
+    """Return the transactions that may have records at the offsets [`start`, `end`)."""
     return tuple(one for one in aborted if one.first_offset < end and one.last_offset >= start)
 
 
 def pack(ranges: Iterable[ReadRange], task_bytes: int) -> list[tuple[ReadRange, ...]]:
-    """Return tasks of about `task_bytes` with the ranges in order."""
+    """Group the ranges, in order, into tasks of about `task_bytes`."""
     tasks: list[tuple[ReadRange, ...]] = []
     current: list[ReadRange] = []
     current_bytes = 0
@@ -390,5 +395,6 @@ def pack(ranges: Iterable[ReadRange], task_bytes: int) -> list[tuple[ReadRange, 
 
 
 def share(size_bytes: int, offsets: int, of_offsets: int) -> int:
-    """Return about how many of the bytes a part of the offsets takes."""
+    """Return the approximate size of `offsets` offsets in a segment of `size_bytes` with
+    `of_offsets` offsets."""
     return max(1, size_bytes * offsets // max(1, of_offsets))

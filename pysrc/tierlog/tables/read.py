@@ -1,6 +1,6 @@
-"""Runs a task of a read, for every view.
+"""Run a task of a read, for every view.
 
-Nothing here knows Spark.
+This module does not depend on Spark.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _record_rows(
     options: SourceOptions,
     wanted: Wanted | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a range or, for the quarantine, its damage."""
+    """Yield the records of a range or, for the quarantine view, its damage."""
     quarantine = options.view is View.QUARANTINE
     for found in read_range(
         one,

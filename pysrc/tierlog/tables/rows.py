@@ -1,4 +1,4 @@
-"""Records as rows of Spark: Arrow batches of about 2 MiB in the columns of a schema."""
+"""Convert records to rows for Spark: Arrow batches of about 2 MiB in the columns of a schema."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ MAX_ROWS = 1 << 16
 
 
 class RecordRows:
-    """Makes records into the columns of a schema: any columns of the source in any order."""
+    """Converts records to the columns of a schema. The schema may have any columns of the source in
+    any order."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -41,7 +42,7 @@ class RecordRows:
     def of(
         self, partition: Partition, records: RecordColumns | TableRows
     ) -> Iterator[pa.RecordBatch]:
-        """Batches of about 2 MiB."""
+        """Yield the records as Arrow batches of about 2 MiB."""
         if isinstance(records, TableRows):
             if len(records):
                 yield self._batch(_Rows.of_table(partition, records))
@@ -55,7 +56,7 @@ class RecordRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _runs(self, records: RecordColumns) -> Iterator[tuple[int, int]]:
-        """Yield the rows of each batch."""
+        """Yield the first row of each Arrow batch, and the row after its last row."""
         count = len(records)
         if 0 < count <= MAX_ROWS and _fits(records.batches):
             yield 0, count
@@ -84,7 +85,8 @@ def _fits(batches: BatchTable) -> bool:
 
 
 class _Rows(NamedTuple):
-    """Records of a partition, and the other columns of rows if requested."""
+    """Records of one partition. ``fields`` holds the columns of `_FIELDS` if the schema has any of
+    them."""
 
     partition: Partition
     length: int
@@ -112,12 +114,12 @@ def _array(values: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 @lru_cache(maxsize=8)
 def _many(value: str | int, kind: pa.DataType) -> pa.Array:
-    """An array of one value for the maximum rows of a batch."""
+    """Return an array that repeats one value `MAX_ROWS` times."""
     return pa.repeat(pa.scalar(value, kind), MAX_ROWS)
 
 
 def _same(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
-    """Return rows of one value; the memory is shared."""
+    """Return an array that repeats one value. Arrays of the same value share memory."""
     return _many(value, kind).slice(0, count)
 
 
@@ -131,7 +133,8 @@ def _binary(values: BinaryColumn | BinaryRows | None) -> pa.Array:
 
 
 def _headers(rows: _Rows) -> pa.Array:
-    """Return the headers; null for a record without any, as in Spark's Kafka source."""
+    """Return the column of headers. It is null for a record without headers, as in Spark's Kafka
+    source."""
     headers = rows.headers
     assert headers is not None
     offsets = headers.list_offsets
@@ -149,7 +152,7 @@ def _headers(rows: _Rows) -> pa.Array:
 
 _TIME_US = pa.timestamp("us", tz="UTC")
 _CODEC = 0x07
-# The field of `RowColumns` behind a column.
+# Columns that are fields of `RowColumns`, with the field's name and type.
 _FIELDS = {
     "timestamp": ("timestamp_us", _TIME_US),
     "timestamptype": ("timestamp_type", pa.int32()),

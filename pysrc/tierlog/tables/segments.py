@@ -1,7 +1,7 @@
-"""Reads a range of a segment: checked records and damage.
+"""Read a range of a segment: checked records and damage.
 
-Only damaged batches are lost: the read continues at the next sound batch. Each batch is checked and
-must hold expected offsets, since an index may be wrong.
+Only damaged batches are lost, because the read continues at the next valid batch. Each batch is
+checked and must have the expected offsets, since an index may be wrong.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["read_range"]
 
 _WINDOW_BYTES = 2 << 20
 _BUDGET_BYTES = 4 << 20
-# For a store; its reader fetches ahead.
+# Bytes per request to a store. The store's reader fetches ahead.
 _FETCH_BYTES = 2 << 20
 _MAX_OFFSET = 2**63 - 1
 
@@ -57,10 +57,10 @@ def read_range(
 ) -> Iterator[RecordColumns | TableRows | Finding]:
     """Yield the committed records of a range in order, and its damage.
 
-    Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt`` damage is a
-    CorruptDataError. Callers without headers may get records as rows of a table at once, with those
-    of "key" and "value" that `rows_of` names. OSError or RemoteStorageError when the bytes cannot
-    be read.
+    Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt``, damage raises
+    CorruptDataError. If `rows_of` is not None, records may be yielded as `TableRows`, without
+    headers; `rows_of` says which of "key" and "value" they have. Raises OSError or
+    RemoteStorageError when the bytes cannot be read.
     """
     segment = _open_segment(
         one, storage, None if one.aborted else rows_of, config or Config(), fail_on_corrupt
@@ -98,7 +98,7 @@ def read_range(
 
 
 class _Gap(NamedTuple):
-    """Offsets between sound batches that are missing or damaged."""
+    """Missing or damaged offsets between valid batches."""
 
     error: CorruptDataError
     start_offset: int
@@ -106,23 +106,25 @@ class _Gap(NamedTuple):
 
 
 class _Segment(Protocol):
-    """A segment that is read from any offset on."""
+    """A segment that can be read from any of its offsets."""
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
-        """Return the part of the offsets [start, end) that may have records of that time or
-        later."""
+        """Return the part of the offsets [start, end) that may have records of `min_timestamp_ms`
+        or later."""
         ...
 
     def pieces(
         self, place: Mark, end: int
     ) -> Iterator[tuple[RecordColumns | TableRows | _Gap, int]]:
-        """Checked batches from a place on (position -1: wherever its offset is) up to offset
-        `end` or some more, each piece with the offset after it. Rows of tables are none but those
-        of the place up to `end`, and so are gaps."""
+        """Yield checked batches and gaps from `place` up to offset `end`, each with the offset
+        after it. If the position of `place` is -1, the segment finds the position of its offset.
+        The last batches may go past `end`, and the first may begin before `place`. `TableRows` and
+        gaps have only offsets between both."""
         ...
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
-        """Return where to continue after damage at `offset` or later."""
+        """Return where to continue after damage at `offset` or later; None at the end of the
+        segment."""
         ...
 
 
@@ -156,11 +158,12 @@ class _LocalSegment:
         self._rows_of = rows_of
         self._limit = files.next_base_offset or _MAX_OFFSET
         self._window_bytes = _WINDOW_BYTES
-        # The batches before it were read.
+        # Position up to which the batches were read.
         self._position = 0
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
-        """Use the headers: a broker's time index may be wrong beside a sound log."""
+        """Use the headers of the batches, because a broker's time index may be wrong although its
+        log is valid."""
         if min_timestamp_ms is None:
             return start, end
         with self._files.open() as handle:
@@ -169,7 +172,7 @@ class _LocalSegment:
             (table.max_timestamp_ms >= min_timestamp_ms) & (table.last_offset >= start)
         )
         if table.stop_reason is not StopReason.END:
-            # The batches after it are unknown.
+            # The batches after the stop are unknown.
             known_end = int(table.last_offset[-1]) + 1 if len(table) else start
             return (int(table.base_offset[late[0]]) if len(late) else known_end), end
         if not len(late):
@@ -195,12 +198,13 @@ class _LocalSegment:
                     offset, position = rows.next_offset, rows.stop_position
                     is_usual = not rows.is_last
                     if _is_too_low(handle, position, offset):
-                        # That batch or the one before it is wrong.
+                        # Either that batch or the batch before it is wrong.
                         is_usual, offset, position = False, before, start
                     elif position > start:
                         yield rows, offset
                         if len(rows) < min(offset, end) - max(before, place.offset):
-                            # Control batches have no rows; otherwise offsets are missing.
+                            # Either there are control batches, which have no rows, or offsets are
+                            # missing.
                             table = scan_segment(handle, start, position, verify_crc=False)
                             yield from self._gaps(table, before, (place.offset, end))
                     continue
@@ -220,7 +224,8 @@ class _LocalSegment:
     def _rows(
         self, handle: SegmentHandle, position: int, offset: int, wanted: tuple[int, int]
     ) -> TableRows:
-        """Yield the usual batches from a position on, with offsets from `offset` on."""
+        """Return the rows of the batches from `position` on, up to a batch that needs a full
+        decoding. The batches must have offsets from `offset` on."""
         rows_of = self._rows_of or ()
         return read_rows(
             handle,
@@ -234,7 +239,7 @@ class _LocalSegment:
         )
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
-        """See `_Segment`: the next sound batch."""
+        """See `_Segment`. Returns the next valid batch."""
         with self._files.open() as handle:
             table = scan_segment(handle, self._position, error.position, verify_crc=False)
             start, size_bytes = table.stop_position, handle.size_bytes
@@ -244,8 +249,9 @@ class _LocalSegment:
         return None if after.position >= size_bytes else Mark(after.offset, after.position)
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
-        """Return the start: the given position, or that of the index with the window that proves
-        it, or the result of a walk over the headers."""
+        """Return the position where the read starts. This is the position of `place`, if it is
+        known. Else it is the position from the offset index, together with the batches that prove
+        it. If the index is wrong, the headers are searched for the position."""
         base = self._files.base_offset
         if place.position >= 0:
             return place.position, None
@@ -261,14 +267,16 @@ class _LocalSegment:
         return hint, None
 
     def _indexed(self, offset: int) -> int:
-        """Return the position of a batch at or before an offset by the offset index."""
+        """Return the position that the offset index gives for a batch at or before `offset`; 0 when
+        there is no index."""
         index = offset_index(self._files)
         return 0 if index is None else index.lookup(offset)[1]
 
     def _window(self, handle: SegmentHandle, position: int, offset: int) -> RecordColumns | None:
-        """Return some batches from a position on, with offsets from `offset` on; None at the end.
+        """Return some batches from `position` on; None at the end. The batches must have offsets
+        from `offset` on.
 
-        Sound batches before the damage come first.
+        Valid batches before damage are returned first; the next call raises the error.
         """
         window = self._window_bytes
         while position < handle.size_bytes:
@@ -286,7 +294,7 @@ class _LocalSegment:
         return None
 
     def _learn(self, records: RecordColumns, read_bytes: int) -> None:
-        """Read less at a time when a part of it fills the memory."""
+        """Read fewer bytes at a time if a part of the window filled the memory budget."""
         if records.batches.stop_reason is StopReason.MEMORY_BUDGET:
             self._window_bytes = min(2 * read_bytes, _WINDOW_BYTES)
         else:
@@ -316,7 +324,8 @@ class _LocalSegment:
         )
 
     def _misplaced(self, records: RecordColumns, offset: int) -> CorruptDataError | None:
-        """No checksum covers the base offset of a batch."""
+        """Return an error if a batch has unexpected offsets. No checksum covers a batch's base
+        offset."""
         batches = records.batches
         wrong = np.flatnonzero(
             (batches.base_offset < offset) | (batches.last_offset >= self._limit)
@@ -329,8 +338,8 @@ class _LocalSegment:
     def _leaping(
         self, handle: SegmentHandle, records: RecordColumns, offset: int
     ) -> CorruptDataError | None:
-        """When a batch leaps ahead and the next one is lower, the first is wrong if the next one
-        could follow the batch before it."""
+        """Return an error if the last batch leaps ahead and the batch after it could follow the
+        batch before it. Then the offset of the last batch must be wrong."""
         batches = records.batches
         if not len(batches):
             return None
@@ -354,8 +363,8 @@ class _LocalSegment:
     def _gaps(
         self, batches: BatchTable, offset: int, wanted: tuple[int, int]
     ) -> Iterator[tuple[_Gap, int]]:
-        """What is missing of the offsets that are wanted between batches, the first of which should
-        begin with `offset`; as `pieces` has it."""
+        """Yield the `wanted` offsets that are missing between `batches`, as `pieces` yields them.
+        The first batch should begin with `offset`."""
         if not self._has_all or not len(batches):
             return
         after = int(batches.last_offset[-1]) + 1
@@ -368,7 +377,8 @@ class _LocalSegment:
                 yield _Gap(self._missing(start, end, position, found), start, end), after
 
     def _check_end(self, records: RecordColumns) -> None:
-        """This holds for the active segment, too: the plan of the read saw more."""
+        """Raise CorruptDataError if the segment ends inside a batch. This applies to the active
+        segment, too, because the plan of the read found whole batches beyond this position."""
         reason = records.batches.stop_reason
         if reason is not StopReason.END:
             raise CorruptDataError(
@@ -380,7 +390,8 @@ class _LocalSegment:
             )
 
     def _check_all_there(self, handle: SegmentHandle, offset: int, end: int) -> None:
-        """A segment that ends early was cut between two batches, or another one is gone."""
+        """Raise CorruptDataError if the segment ends before `end`. Then it was cut between two
+        batches, or the next segment is missing."""
         if not self._files.is_active:
             end = self._limit
             index = None if self._has_all else offset_index(self._files)
@@ -401,19 +412,19 @@ class _LocalSegment:
 
 
 def _base_offset_at(handle: SegmentHandle, position: int) -> int | None:
-    """Return the offset of the batch that starts there; None at the end."""
+    """Return the base offset of the batch at `position`; None at the end."""
     return _core.batch_start(handle.read_at(position, 8))[0]
 
 
 def _is_too_low(handle: SegmentHandle, position: int, offset: int) -> bool:
-    """Return whether a batch starts there with an offset below this one."""
+    """Return whether a batch with an offset below `offset` starts at `position`."""
     base_offset = _base_offset_at(handle, position)
     return base_offset is not None and base_offset < offset
 
 
 @lru_cache(maxsize=8)
 def _quota_of(settings: QuotaConfig) -> QuotaManager:
-    """Return the fetch quota of this process: all reads under the same settings share it."""
+    """Return the fetch quota of this process. All reads with the same settings share it."""
     return QuotaManager.for_fetches(settings)
 
 
@@ -444,7 +455,7 @@ class _RemoteSegment:
         )
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
-        """Use the remoteLogIndex, whose entries have the largest timestamp of their batches."""
+        """Use the remoteLogIndex. Its entries have the largest timestamp of their batches."""
         if min_timestamp_ms is None:
             return start, end
         entries = self._entries()
@@ -473,7 +484,8 @@ class _RemoteSegment:
             yield _Gap(one.error, max(one.first_offset, start), min(after, end)), after
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
-        """See `_Segment`: the reader passes over damage itself, so nothing more can be read."""
+        """See `_Segment`. Returns None: the store reader itself skips damage, so after an error
+        nothing more can be read."""
         return None
 
     def _entries(self) -> RemoteLogIndexEntries | None:

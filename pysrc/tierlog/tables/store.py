@@ -1,4 +1,4 @@
-"""A store as a catalog of its segments, from its listing and `.indexes` objects."""
+"""The catalog of a store's segments, from its listing and `.indexes` objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _PARALLEL_READS = 8
 
 
 class StoreCatalog:
-    """The segments of a store, from its listing and `.indexes` objects."""
+    """The catalog of a store. See `Catalog`."""
 
     def __init__(
         self,
@@ -66,16 +66,16 @@ class StoreCatalog:
         self._read_committed = options.read_committed
         self._settled = settled
         self._findings = Findings(options.fail_on_corrupt)
-        # The other views show missing offsets.
+        # The other views show missing offsets instead of failing.
         self._fail_on_gap = options.fail_on_gap and options.view in (View.RECORDS, View.BATCHES)
         self._gaps = KnownGaps(listing.metadata, gap_start_in(storage))
         self._lineages: dict[Partition, LeaderEpochs] = {}
 
     @classmethod
     def open(cls, url: str, options: SourceOptions, *, settled: bool = False) -> StoreCatalog:
-        """Lists the store and reads the description of each segment of the selected topics.
+        """List the store and read the description of each segment of the selected topics.
 
-        ``settled``: for a stream, which reads segments that are being copied later.
+        A stream sets ``settled``. It reads segments that are still being copied in a later trigger.
         """
         store = open_store(url)
         problems: list[Problem] = []
@@ -93,8 +93,8 @@ class StoreCatalog:
         return catalog
 
     def _may_hide(self, problem: Problem) -> bool:
-        """Return whether a single `.log` object (an active copy or a damaged segment) starts with
-        an offset that no segment holds."""
+        """Return whether the problem is a `.log` object without an `.indexes` object (an active
+        copy or a damaged segment) whose first offset no finished segment holds."""
         if problem.reason is not ProblemReason.LOG_WITHOUT_INDEXES:
             return False
         key = parse_key(problem.key)
@@ -118,7 +118,8 @@ class StoreCatalog:
         return list(self._findings.found)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """See `Catalog`; empty for a partition whose newest segment lacks the leader epochs."""
+        """See `Catalog`. The range is empty when the leader epochs of the newest segment are
+        damaged."""
         try:
             return self._reader.bounds(_topic_id(partition), partition.partition)
         except CorruptDataError as error:
@@ -126,8 +127,9 @@ class StoreCatalog:
             return 0, 0
 
     def check_end(self, partition: Partition) -> None:
-        """See `Catalog`: a `.log` object behind the newest segment has no `.indexes` object, and
-        no copy is under way that a later trigger will find."""
+        """See `Catalog`. Raises GapError when a `.log` object behind the newest segment has no
+        `.indexes` object. With ``settled`` this is no error, because a later trigger reads that
+        segment when its copy is finished."""
         if self._settled or not self._fail_on_gap:
             return
         wanted = _identity(partition)
@@ -144,7 +146,8 @@ class StoreCatalog:
     def ranges(
         self, partition: Partition, start_offset: int, end_offset: int, wanted: Wanted
     ) -> list[ReadRange]:
-        """See `Catalog`; of several copies of a segment one is read."""
+        """See `Catalog`. If several segments have the same offsets, the offsets are read only
+        once."""
         lineage = self._lineage(partition)
         parts = sorted(
             (max(first, start_offset), min(last + 1, end_offset), number, segment)
@@ -164,12 +167,12 @@ class StoreCatalog:
         try:
             return self._without_aborted(partition, lineage, found)
         except CorruptDataError as error:
-            # Without a transaction index the aborted records are unknown.
+            # If a transaction index is damaged, it is unknown which records were aborted.
             self._findings.note(error, partition, start_offset)
             return []
 
     def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
-        """See `Catalog`; several requests at a time."""
+        """See `Catalog`. Makes several requests at a time."""
         if not ranges:
             return []
         with ThreadPoolExecutor(_PARALLEL_READS, thread_name_prefix="tierlog-plan") as pool:
@@ -191,7 +194,7 @@ class StoreCatalog:
         ]
 
     def _lineage(self, partition: Partition) -> LeaderEpochs:
-        """Return the leader epochs in the newest segment's upload."""
+        """Return the leader epochs in the `.indexes` object of the newest segment."""
         known = self._lineages.get(partition)
         if known is None:
             segments = self._finished(_identity(partition))
@@ -205,8 +208,8 @@ class StoreCatalog:
     def _check_gaps(
         self, partition: Partition, lineage: LeaderEpochs, start_offset: int, end_offset: int
     ) -> None:
-        """Raises GapError for offsets that the store lacks; a finding where gaps are passed over,
-        or where a segment that is reported as damaged has them."""
+        """Raise GapError when the store lacks some of the offsets. Note a finding instead if gaps
+        are skipped, or if a segment that was already reported as damaged has these offsets."""
         wanted = _identity(partition)
         for gap in self._gaps.of(wanted, lineage, end_offset=end_offset):
             first, last = max(gap.first_offset, start_offset), min(gap.last_offset, end_offset - 1)
@@ -227,7 +230,7 @@ class StoreCatalog:
     def _without_aborted(
         self, partition: Partition, lineage: LeaderEpochs, ranges: list[ReadRange]
     ) -> list[ReadRange]:
-        """Return the ranges with the transactions to leave out."""
+        """Return the ranges, each with the aborted transactions whose records are left out."""
         if not self._read_committed or not ranges:
             return ranges
         first = ranges[0].segment
@@ -273,7 +276,8 @@ def _remote_range(
 
 
 def _may_be_wanted(options: SourceOptions, key: ObjectKey) -> bool:
-    """From its key alone, which shortens a long topic name."""
+    """Return whether a segment may be selected, judging only by its key. The key has only the first
+    part of a long topic name."""
     topics = options.topics
     cut_short = len(key.topic_label) == MAX_TOPIC_LABEL
     names = {name[:MAX_TOPIC_LABEL] for name in topics.required}

@@ -1,4 +1,4 @@
-"""Makes the rows of the other views: batches, segments and damage."""
+"""Make the rows of the views other than records: batches, segments and damage."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ __all__ = ["batch_rows", "finding_row", "segment_row", "table_rows"]
 
 _WINDOW_BYTES = 1 << 20
 _REMOTE_WINDOW_BYTES = 8 << 20
-# Stop reasons of a part of a segment.
+# Stop reasons that can occur because only a part of a segment was scanned.
 _CUT = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
 def table_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.RecordBatch:
-    """Return named values as rows in the columns of a schema."""
+    """Convert `rows`, which map lower-case column names to values, to the columns of a schema."""
     arrays = [pa.array([row[field.name.lower()] for row in rows], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def finding_row(one: Finding) -> dict[str, object]:
-    """Return a row of the quarantine; without a partition when it is unknown."""
+    """Return a row of the quarantine view. Topic and partition are null when they are unknown."""
     known = bool(one.partition.topic)
     names = ("reason", "position", "expected", "found")
     return {
@@ -72,7 +72,8 @@ def _path_of(one: ReadRange) -> str:
 def batch_rows(
     one: ReadRange, storage: RemoteStorageManager | None, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the sound batches of a range, control batches too, up to the first damaged one."""
+    """Yield the valid batches of a range, including control batches, up to the first damaged
+    batch."""
     for position, table in _batch_tables(one, storage):
         rows = np.flatnonzero(
             (table.base_offset >= one.start_offset) & (table.base_offset < one.end_offset)
@@ -97,7 +98,7 @@ def batch_rows(
 def _batch_tables(
     one: ReadRange, storage: RemoteStorageManager | None
 ) -> Iterator[tuple[int, BatchTable]]:
-    """Yield the position of each part of the segment, and its batches."""
+    """Yield the batches of each part of the segment, with the position to add to theirs."""
     if isinstance(one.segment, SegmentFiles):
         with one.segment.open() as handle:
             for table in scan_segment_in_parts(handle, _WINDOW_BYTES):

@@ -1,5 +1,5 @@
-//! The two checksums of the formats: CRC-32C (record batches v2, producer snapshots, sections of
-//! `.indexes` objects) and CRC-32 as in zlib (legacy messages, remoteLogIndex entries).
+//! The two checksums of the formats: CRC-32C for record batches v2, producer snapshots and sections
+//! of `.indexes` objects, and CRC-32 as in zlib for legacy messages and remoteLogIndex entries.
 
 use crc_fast::{CrcAlgorithm, Digest, checksum};
 

@@ -1,12 +1,11 @@
 //! Computes the CRC-32 (zlib) of at most 256 bytes. For data this short, general implementations
 //! spend most of their time on setup.
 //!
-//! Leading zeros do not change a CRC that starts from zero. The data is therefore treated as a
-//! whole number of 64-byte blocks with the zeros in front and the first four data bytes inverted.
-//! Carry-less multiplication folds 512 bits at a time and then folds four lanes into one. Barrett's
-//! reduction then gives the remainder ("Fast CRC Computation for Generic Polynomials Using
-//! PCLMULQDQ", Intel, 2009). Below 256 bytes this takes a third to a half of the time of
-//! `crc32fast`.
+//! Leading zeros do not change a CRC that starts from zero. So zeros are put before the data to
+//! make a whole number of 64-byte blocks, and the first four data bytes are inverted. Carry-less
+//! multiplication folds 512 bits at a time and then folds four lanes into one. Barrett's reduction
+//! then gives the remainder ("Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel,
+//! 2009). Below 256 bytes this takes a third to a half of the time of `crc32fast`.
 #![expect(unsafe_code, reason = "vector loads, and calls that need a CPU feature")]
 
 use std::arch::x86_64::*;
@@ -16,8 +15,8 @@ const MIN_SIZE: usize = 4;
 /// Beyond this size `crc32fast` is as fast.
 const MAX_SIZE: usize = 256;
 
-/// Returns the CRC-32 of `data`; `None` when the CPU lacks a feature or the size of `data` is not
-/// supported.
+/// Returns the CRC-32 of `data`, or `None` when the CPU lacks a feature or the size of `data` is
+/// not supported.
 #[inline]
 pub fn crc32_short(data: &[u8]) -> Option<u32> {
     let fits = (MIN_SIZE..=MAX_SIZE).contains(&data.len());
@@ -59,7 +58,7 @@ fn crc32(data: &[u8]) -> u32 {
     let head = (data.len() - 1) % 64 + 1;
     let (first, rest) = data.split_at(head);
     let mask: __mmask64 = u64::MAX >> (64 - head);
-    // SAFETY: reads the `head` bytes of `first`; the mask leaves out all others.
+    // SAFETY: the mask limits the load to the `head` bytes of `first`.
     let bytes = unsafe { _mm512_maskz_loadu_epi8(mask, first.as_ptr().cast()) };
     let ones = _mm512_zextsi128_si512(_mm_cvtsi32_si128(-1));
     let inverted = _mm512_xor_si512(bytes, _mm512_maskz_mov_epi8(mask, ones));
@@ -69,7 +68,7 @@ fn crc32(data: &[u8]) -> u32 {
     let mut spill = _mm512_zextsi128_si512(_mm_cvtsi64_si128(left_over as i64));
     let block = _mm512_broadcast_i32x4(_mm_set_epi64x(BLOCK[1], BLOCK[0]));
     for chunk in rest.as_chunks::<64>().0 {
-        // SAFETY: reads the 64 bytes of `chunk`.
+        // SAFETY: the load reads the 64 bytes of `chunk`.
         let next = unsafe { _mm512_loadu_si512(chunk.as_ptr().cast()) };
         sum = _mm512_xor_si512(fold(sum, block), _mm512_xor_si512(next, spill));
         spill = _mm512_setzero_si512();

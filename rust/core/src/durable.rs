@@ -12,7 +12,7 @@ const THREADS: usize = 8;
 const LEAST_FILES: usize = 4;
 
 /// Syncs every file, several at a time, and returns the index and error of the first file that
-/// failed. Each file is synced once even if another one fails, because the system reports a failed
+/// failed. Each file is synced once even if another file fails, because the system reports a failed
 /// write only once.
 pub fn sync_all(files: &[File]) -> Result<(), (usize, io::Error)> {
     each_of(files, &File::sync_all)

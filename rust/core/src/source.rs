@@ -12,7 +12,7 @@ use std::path::Path;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Size of the writes of a copy. The page cache serves a file best when it was written in multiples
+/// Size of each write of a copy. The page cache serves a file best when it was written in multiples
 /// of at least this size. For much larger writes the kernel searches for larger pages.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
 /// The kernel is asked to start writing to the disk after this many bytes.
@@ -25,8 +25,8 @@ pub const LEAD_BYTES: usize = 64;
 ///
 /// Some cores (AMD Zen 3) copy five times slower when the target is 1 to 31 bytes further into its
 /// page than the source is. Copying 1 MiB from the page cache then takes 400 us instead of 75 us.
-/// Allocators may place a large vector 16 bytes into a page, so the same scan could take twice as
-/// long in one process as in the next.
+/// An allocator may place a large vector 16 bytes after the start of a page, so a scan could take
+/// twice as long in one process as in another.
 pub fn lead(memory: &[u8], position: u64) -> usize {
     (position as usize).wrapping_sub(memory.as_ptr().addr()) % LEAD_BYTES
 }
@@ -62,7 +62,8 @@ impl DerefMut for ReadBuffer {
     }
 }
 
-/// A regular file opened for reading only, without following a symbolic link at its end.
+/// A regular file that is open for reading only. A path that ends with a symbolic link is not
+/// followed.
 #[derive(Debug)]
 pub struct SegmentFile {
     file: File,
@@ -121,7 +122,7 @@ impl SegmentFile {
     #[expect(unsafe_code, reason = "mapping is only sound when the caller owns the file")]
     pub fn map(&self) -> Result<memmap2::Mmap> {
         // SAFETY: the caller guarantees that the file is its own, so the file does not shrink or
-        // change while the map lives. This is the documented contract of `own_file`.
+        // change while the map lives. The Python argument `own_file` documents this contract.
         let map = unsafe { memmap2::Mmap::map(&self.file) };
         map.map_err(|error| Error::io(0, error))
     }

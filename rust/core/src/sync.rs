@@ -1,5 +1,5 @@
-//! Synchronization primitives: std's atomics and locks, or loom's when the models run
-//! (`RUSTFLAGS="--cfg tierlog_loom"`), and a small number for every live thread.
+//! Synchronization primitives, and a small number for every live thread. The atomics and locks are
+//! those of std, or those of loom when the models run (`RUSTFLAGS="--cfg tierlog_loom"`).
 
 #[cfg(tierlog_loom)]
 pub(crate) use loom::sync::{
@@ -20,12 +20,12 @@ pub(crate) use std::sync::{
 #[cfg(not(tierlog_loom))]
 pub(crate) use std::thread::{self, ThreadId};
 
-/// Returns the id of this thread, which no other thread of the process ever has.
+/// Returns the id of this thread. No other thread of the process ever has the same id.
 pub(crate) fn current_thread() -> ThreadId {
     thread::current().id()
 }
 
-/// Result of [`thread_number`] for a thread without a number of its own.
+/// Result of [`thread_number`] for a thread that has no number.
 #[cfg(not(tierlog_loom))]
 pub(crate) const ENDING: usize = usize::MAX - 1;
 
@@ -80,9 +80,9 @@ mod numbers {
         }
     }
 
-    /// Returns a number that no other live thread holds: the smallest that was free at this
-    /// thread's first call. Returns [`ENDING`] when the thread runs its destructors or when there
-    /// are too many threads.
+    /// Returns a number that no other live thread holds. It is the smallest number that was free
+    /// when this thread first called this function. Returns [`ENDING`] when the thread runs its
+    /// destructors or when there are too many threads.
     #[inline]
     pub(crate) fn thread_number() -> usize {
         let number = NUMBER.get();

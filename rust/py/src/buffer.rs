@@ -139,7 +139,7 @@ impl<T: Element> Numbers<T> {
     }
 }
 
-/// The rest of new Python bytes that is not written yet, for the `fill` function of [`new_bytes`].
+/// The part of new Python bytes that the `fill` function of [`new_bytes`] has not written yet.
 pub struct Place {
     next: *mut u8,
     left: usize,
@@ -147,7 +147,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Appends `piece`. If it exceeds the rest, [`new_bytes`] fails.
+    /// Appends `piece`. If `piece` is larger than the rest, [`new_bytes`] fails.
     #[inline(always)]
     pub fn push(&mut self, piece: &[u8]) {
         if piece.len() > self.left || self.is_too_small {
@@ -185,7 +185,7 @@ pub fn new_bytes<'py>(
     if place.left > 0 || place.is_too_small {
         return Err(PyBufferError::new_err(format!("expected to write {size} bytes exactly")));
     }
-    // SAFETY: all `size` bytes were written, and no other code has the object yet.
+    // SAFETY: all `size` bytes were written, and no other code has a reference to the object yet.
     let content = unsafe { slice::from_raw_parts_mut(start, size) };
     py.detach(|| seal(content));
     Ok(bytes)
@@ -318,8 +318,8 @@ impl Column {
         let column = slf.get();
         let (pointer, length, item_size, format) = describe(&column.values);
         let wants = |flag: c_int| flags & flag == flag;
-        // SAFETY: `view` is valid for writes; every pointer stored lives in the frozen pyclass,
-        // which `view.obj` keeps alive until the view is released.
+        // SAFETY: `view` is valid for writes. Every stored pointer points into the frozen pyclass,
+        // and `view.obj` keeps the pyclass alive until the view is released.
         unsafe {
             (*view).buf = pointer.cast_mut();
             (*view).len = (length * item_size) as isize;

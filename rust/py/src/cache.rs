@@ -122,7 +122,7 @@ impl Handle {
 
     #[inline]
     fn inner(&self) -> &Inner {
-        // SAFETY: created by `make` and freed only with the handle.
+        // SAFETY: `make` created it, and it is freed only with the handle.
         let inner = unsafe { &*self.inner.load(Ordering::Acquire) };
         if inner.forks == FORKS.load(Ordering::Relaxed) { inner } else { self.renewed(inner) }
     }
@@ -131,7 +131,7 @@ impl Handle {
     fn renewed(&self, inherited: &Inner) -> &Inner {
         let fresh = self.make();
         let inherited = ptr::from_ref(inherited).cast_mut();
-        // The inherited cache is never freed, because none of it may be accessed.
+        // The inherited cache is never freed, because no part of it may be accessed.
         let renewed = match self.inner.compare_exchange(
             inherited,
             fresh,
@@ -140,7 +140,7 @@ impl Handle {
         ) {
             Ok(_) => fresh,
             Err(other) => {
-                // SAFETY: created just now and not shared.
+                // SAFETY: `fresh` was created just now and is not shared.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
             }
@@ -153,7 +153,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         let inner = *self.inner.get_mut();
-        // SAFETY: created by `make`; `&mut self` proves that there is no other user.
+        // SAFETY: `make` created it, and `&mut self` proves that there is no other user.
         let forks = unsafe { (*inner).forks };
         if forks == FORKS.load(Ordering::Relaxed) {
             // SAFETY: as above.
@@ -209,7 +209,7 @@ pub extern "C" fn new(
 /// interpreter lock.
 pub unsafe extern "C" fn free(handle: *mut Handle) {
     if !handle.is_null() {
-        // SAFETY: boxed by `new`, and the caller gives it up.
+        // SAFETY: `new` boxed the handle, and the caller gives it up.
         drop(unsafe { Box::from_raw(handle) });
     }
 }
@@ -217,9 +217,9 @@ pub unsafe extern "C" fn free(handle: *mut Handle) {
 /// Returns the bytes of a key as `bytes`.
 ///
 /// # Safety
-/// As [`with_key`].
+/// The conditions of [`with_key`] hold.
 pub unsafe extern "C" fn key(key: *mut ffi::PyObject) -> *mut ffi::PyObject {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let bytes = unsafe { with_key(key, |bytes| PyBytes::new(python(), bytes.bytes()).into_ptr()) };
     bytes.unwrap_or(ptr::null_mut())
 }
@@ -227,26 +227,26 @@ pub unsafe extern "C" fn key(key: *mut ffi::PyObject) -> *mut ffi::PyObject {
 /// Returns a new reference to the value of a key, or to `default`.
 ///
 /// # Safety
-/// As [`with_key`]; `handle` came from [`new`], `default` is alive.
+/// The conditions of [`with_key`] hold, `handle` came from [`new`], and `default` is alive.
 pub unsafe extern "C" fn get(
     handle: *const Handle,
     key: *mut ffi::PyObject,
     now_ms: i64,
     default: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let cache = unsafe { (*handle).cache() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let found = unsafe { with_key(key, |bytes| cache.get_with(bytes, now_ms, Value::object)) };
     match found {
         Some(Some(value)) => value.give(),
         Some(None) if !cache.is_closed() => {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises this (see `# Safety`).
             unsafe { ffi::Py_INCREF(default) };
             default
         }
         Some(None) => {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises this (see `# Safety`).
             raise_closed(unsafe { python() });
             ptr::null_mut()
         }
@@ -257,15 +257,15 @@ pub unsafe extern "C" fn get(
 /// Returns 1 when a key is in the cache, 0 when it is not, or -1 with an exception.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn contains(
     handle: *const Handle,
     key: *mut ffi::PyObject,
     now_ms: i64,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let cache = unsafe { (*handle).cache() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     match unsafe { with_key(key, |bytes| cache.contains(bytes, now_ms)) } {
         Some(false) if cache.is_closed() => raise_closed(unsafe { python() }),
         Some(found) => found.into(),
@@ -277,20 +277,20 @@ pub unsafe extern "C" fn contains(
 /// the offset is past the end, [`RAISED`] with an exception, or another one of the codes.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn lookup_position(
     handle: *const Handle,
     key: *mut ffi::PyObject,
     target_offset: i64,
     now_ms: i64,
 ) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let cache = unsafe { (*handle).cache() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let found = unsafe { with_key(key, |bytes| find(cache, bytes, target_offset, now_ms)) };
     match found {
         Some(CLOSED) => {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises this (see `# Safety`).
             raise_closed(unsafe { python() });
             RAISED
         }
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn find_position(
     target_offset: i64,
     now_ms: i64,
 ) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (handle, key) = unsafe { (&*handle, slice_of(key, length)) };
     find(handle.cache(), KeyBytes::new(key), target_offset, now_ms)
 }
@@ -328,7 +328,7 @@ fn find(cache: &Core, key: &KeyBytes, target_offset: i64, now_ms: i64) -> i64 {
 /// Puts a value. Returns 1 when it is kept, 0 when it is too heavy, or -1 with an exception.
 ///
 /// # Safety
-/// As [`get`]; `value` is alive, and `index` is null or a part of it.
+/// The conditions of [`get`] hold, `value` is alive, and `index` is null or a part of `value`.
 pub unsafe extern "C" fn put(
     handle: *const Handle,
     key: *mut ffi::PyObject,
@@ -337,15 +337,15 @@ pub unsafe extern "C" fn put(
     weight: u64,
     now_ms: i64,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let cache = unsafe { (*handle).cache() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let Some(key) = (unsafe { key_of(key) }) else { return -1 };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let value = unsafe { Value::new(value, index) };
     match cache.put(key, value, weight, now_ms) {
         Ok(kept) => kept.into(),
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         Err(Closed) => raise_closed(unsafe { python() }),
     }
 }
@@ -353,11 +353,11 @@ pub unsafe extern "C" fn put(
 /// Removes a key. Returns 1 when it was in the cache, 0 when it was not, or -1 with an exception.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn remove(handle: *const Handle, key: *mut ffi::PyObject) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let cache = unsafe { (*handle).cache() };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     match unsafe { with_key(key, |bytes| cache.remove(bytes)) } {
         Some(false) if cache.is_closed() => raise_closed(unsafe { python() }),
         Some(found) => found.into(),
@@ -369,11 +369,11 @@ pub unsafe extern "C" fn remove(handle: *const Handle, key: *mut ffi::PyObject) 
 /// entries, or -1 with an exception.
 ///
 /// # Safety
-/// As [`get`]; `predicate` is alive.
+/// The conditions of [`get`] hold, and `predicate` is alive.
 pub unsafe extern "C" fn remove_if(handle: *const Handle, predicate: *mut ffi::PyObject) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (cache, py) = unsafe { ((*handle).cache(), python()) };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let predicate = unsafe { Borrowed::from_ptr(py, predicate) };
     if cache.is_closed() {
         return raise_closed(py).into();
@@ -400,12 +400,12 @@ pub unsafe extern "C" fn remove_if(handle: *const Handle, predicate: *mut ffi::P
 /// Removes expired entries. Returns their number, or -1 with an exception.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn sweep(handle: *const Handle, now_ms: i64) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let cache = unsafe { (*handle).cache() };
     if cache.is_closed() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         return raise_closed(unsafe { python() }).into();
     }
     cache.sweep(now_ms) as i64
@@ -414,13 +414,13 @@ pub unsafe extern "C" fn sweep(handle: *const Handle, now_ms: i64) -> i64 {
 /// Changes the byte limit. Returns 0, or -1 with an exception.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn resize(handle: *const Handle, max_bytes: u64) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let handle = unsafe { &*handle };
     let cache = handle.cache();
     if cache.is_closed() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         return raise_closed(unsafe { python() });
     }
     handle.max_bytes.store(max_bytes, Ordering::Relaxed);
@@ -431,13 +431,13 @@ pub unsafe extern "C" fn resize(handle: *const Handle, max_bytes: u64) -> c_int 
 /// Changes the time to live. Returns 0, or -1 with an exception.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn set_ttl(handle: *const Handle, ttl_ms: i64) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let handle = unsafe { &*handle };
     let cache = handle.cache();
     if cache.is_closed() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         return raise_closed(unsafe { python() });
     }
     handle.ttl_ms.store(ttl_ms, Ordering::Relaxed);
@@ -448,9 +448,9 @@ pub unsafe extern "C" fn set_ttl(handle: *const Handle, ttl_ms: i64) -> c_int {
 /// Removes all entries. From then on the cache holds no entries.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn close(handle: *const Handle) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let handle = unsafe { &*handle };
     let cache = handle.cache();
     handle.closed.store(true, Ordering::Relaxed);
@@ -462,7 +462,7 @@ pub unsafe extern "C" fn close(handle: *const Handle) {
 /// # Safety
 /// `handle` came from [`new`].
 pub unsafe extern "C" fn is_closed(handle: *const Handle) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { &*handle }.closed.load(Ordering::Relaxed).into()
 }
 
@@ -471,7 +471,7 @@ pub unsafe extern "C" fn is_closed(handle: *const Handle) -> c_int {
 /// # Safety
 /// `handle` came from [`new`].
 pub unsafe extern "C" fn len(handle: *const Handle) -> usize {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { &*handle }.cache().len()
 }
 
@@ -480,7 +480,7 @@ pub unsafe extern "C" fn len(handle: *const Handle) -> usize {
 /// # Safety
 /// `handle` came from [`new`].
 pub unsafe extern "C" fn weight(handle: *const Handle) -> u64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { &*handle }.cache().weight_bytes()
 }
 
@@ -489,7 +489,7 @@ pub unsafe extern "C" fn weight(handle: *const Handle) -> u64 {
 /// # Safety
 /// `handle` came from [`new`].
 pub unsafe extern "C" fn max_bytes(handle: *const Handle) -> u64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { &*handle }.max_bytes.load(Ordering::Relaxed)
 }
 
@@ -498,16 +498,16 @@ pub unsafe extern "C" fn max_bytes(handle: *const Handle) -> u64 {
 /// # Safety
 /// `handle` came from [`new`].
 pub unsafe extern "C" fn ttl_ms(handle: *const Handle) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { &*handle }.ttl_ms.load(Ordering::Relaxed)
 }
 
 /// Writes the counters of the cache to `stats`.
 ///
 /// # Safety
-/// As [`get`]; `stats` can be written.
+/// The conditions of [`get`] hold, and `stats` can be written.
 pub unsafe extern "C" fn stats(handle: *const Handle, stats: *mut Stats) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let seen = unsafe { &*handle }.cache().stats();
     let seen = Stats {
         hits: seen.hits,
@@ -523,16 +523,16 @@ pub unsafe extern "C" fn stats(handle: *const Handle, stats: *mut Stats) {
         entries: seen.entries as u64,
         weight_bytes: seen.weight_bytes,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { stats.write(seen) };
 }
 
 /// Returns the entries removed since the last call as a list of (key, value, cause), or None.
 ///
 /// # Safety
-/// As [`get`].
+/// The conditions of [`get`] hold.
 pub unsafe extern "C" fn take_removed(handle: *const Handle) -> *mut ffi::PyObject {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (inner, py) = unsafe { ((*handle).inner(), python()) };
     let removed = mem::take(&mut *inner.removed.lock());
     if removed.is_empty() {

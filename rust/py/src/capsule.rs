@@ -94,10 +94,10 @@ unsafe extern "C" fn lookup_offset_index(
     offset: *mut i64,
     position: *mut i32,
 ) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let data = unsafe { slice_of(data, length) };
     let found = local_index::lookup_offset(data, base_offset, target_offset);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe {
         offset.write(found.0);
         position.write(found.1);
@@ -109,7 +109,7 @@ unsafe extern "C" fn lookup_offset_index(
 /// # Safety
 /// `index` can be read and written; its columns are as [`Index::survey`] says.
 unsafe extern "C" fn survey_log_index(index: *mut Index) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { (*index).survey() };
 }
 
@@ -119,7 +119,8 @@ unsafe extern "C" fn survey_log_index(index: *mut Index) {
 /// # Safety
 /// `survey_log_index` was called for `index`, and its columns have not changed since then.
 unsafe extern "C" fn lookup_log_index(index: *const Index, target_offset: i64) -> isize {
-    // SAFETY: as the caller promises. A slice never has more than isize::MAX rows.
+    // SAFETY: the caller promises this (see `# Safety`). A slice never has more than isize::MAX
+    // rows, so the cast keeps the row.
     unsafe { (*index).row(target_offset) }.map_or(-1, |row| row as isize)
 }
 

@@ -20,7 +20,7 @@ use crate::segment::{Batches, Source};
 
 /// Columns by name.
 type Named = Vec<(&'static str, Py<Column>)>;
-/// Producer id, first, last and last stable offset.
+/// Producer id, first offset, last offset and last stable offset.
 type AbortedFields = (i64, i64, i64, i64);
 /// Two columns and the size of their entries.
 type Pair = (Py<Column>, Py<Column>, usize);
@@ -289,7 +289,7 @@ pub struct Rebuilt {
     max_timestamp_offset: i64,
     /// Rows of the scan and the reason why it stopped.
     batches: Py<Batches>,
-    /// True when the rows are complete. False when there were too many rows, so none are kept.
+    /// True when the rows are complete. False when there were too many rows; then no rows are kept.
     batches_complete: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Cache keys: converts a Python key to the bytes that identify it.
+//! Converts the Python key of a cache entry to the bytes that identify it.
 //!
 //! | Python | bytes |
 //! |---|---|

@@ -47,17 +47,17 @@ const THEIRS: c_int = 3;
 /// Starts to load a key unless it is in the cache. Returns 0, or -1 with an exception.
 ///
 /// # Safety
-/// As [`crate::cache::get`]; `begin` can be written.
+/// The conditions of [`crate::cache::get`] hold, and `begin` can be written.
 pub unsafe extern "C" fn begin(
     handle: *const Handle,
     key: *mut ffi::PyObject,
     now_ms: i64,
     begin: *mut Begin,
 ) -> c_int {
-    // SAFETY: as the caller promises; the cache lives as long as its handle, which the caller keeps
-    // until the load has ended.
+    // SAFETY: the caller promises this. The cache lives as long as its handle, which the caller
+    // keeps until the load has ended.
     let (cache, py) = unsafe { ((*handle).cache(), python()) };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let Some(key) = (unsafe { key_of(key) }) else { return -1 };
     let turn = |kind, turn| {
         let turn = Box::into_raw(Box::new(turn));
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn begin(
             return raise(py, PyRuntimeError::new_err(text));
         }
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { begin.write(begun) };
     0
 }
@@ -86,15 +86,15 @@ pub unsafe extern "C" fn begin(
 /// waiters start again.
 ///
 /// # Safety
-/// `turn` came from [`begin`] and is used up; `error` is null or alive; this thread holds the
-/// interpreter lock.
+/// `turn` came from [`begin`] and is not used after this call; `error` is null or alive; this
+/// thread holds the interpreter lock.
 pub unsafe extern "C" fn fail(turn: *mut Turn, error: *mut ffi::PyObject, now_ms: i64) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let Some(ticket) = (unsafe { take_ticket(turn) }) else { return };
     if error.is_null() {
         drop(ticket);
     } else {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         ticket.fail(unsafe { Object::new(error) }, now_ms);
     }
 }
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn fail(turn: *mut Turn, error: *mut ffi::PyObject, now_ms
 /// with an exception.
 ///
 /// # Safety
-/// As [`fail`]; `value` is alive, and `index` is null or a part of it.
+/// The conditions of [`fail`] hold, `value` is alive, and `index` is null or a part of `value`.
 pub unsafe extern "C" fn finish(
     turn: *mut Turn,
     value: *mut ffi::PyObject,
@@ -111,13 +111,13 @@ pub unsafe extern "C" fn finish(
     weight: u64,
     now_ms: i64,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let Some(ticket) = (unsafe { take_ticket(turn) }) else { return 0 };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let value = unsafe { Value::new(value, index) };
     match ticket.finish(value, weight, now_ms) {
         Ok(kept) => kept.into(),
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         Err(_) => raise_closed(unsafe { python() }),
     }
 }
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn finish(
 /// Returns the ticket of this thread's load, or None in a forked child, which has another cache.
 ///
 /// # Safety
-/// As [`fail`].
+/// The conditions of [`fail`] hold.
 unsafe fn take_ticket(turn: *mut Turn) -> Option<Ticket<'static, Key, Value, Object, RandomState>> {
     // SAFETY: boxed by `begin`, and the caller gives it up.
     match *unsafe { Box::from_raw(turn) } {
@@ -142,9 +142,9 @@ unsafe fn take_ticket(turn: *mut Turn) -> Option<Ticket<'static, Key, Value, Obj
 /// Waits for another thread's load without the interpreter lock. Returns 1 when it has ended.
 ///
 /// # Safety
-/// `turn` came from [`begin`] and is not used up.
+/// `turn` came from [`begin`] and was not passed to [`fail`], [`finish`] or [`let_go`].
 pub unsafe extern "C" fn wait(turn: *const Turn, duration_ms: u64) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     match unsafe { &*turn } {
         Turn::Theirs(waiter) => {
             waiter.wait(Some(Duration::from_millis(duration_ms))).is_some().into()
@@ -157,12 +157,12 @@ pub unsafe extern "C" fn wait(turn: *const Turn, duration_ms: u64) -> c_int {
 /// a new reference to `again` if the load was cancelled, or null with an exception.
 ///
 /// # Safety
-/// As [`wait`]; `again` is alive; this thread holds the interpreter lock.
+/// The conditions of [`wait`] hold, `again` is alive, and this thread holds the interpreter lock.
 pub unsafe extern "C" fn outcome(
     turn: *const Turn,
     again: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (turn, py) = unsafe { (&*turn, python()) };
     let outcome = match turn {
         Turn::Theirs(waiter) => waiter.wait(Some(Duration::ZERO)),
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn outcome(
             ptr::null_mut()
         }
         Some(Outcome::Cancelled) | None => {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises this (see `# Safety`).
             unsafe { Object::new(again) }.give()
         }
     }
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn outcome(
 /// Ends a wait.
 ///
 /// # Safety
-/// As [`fail`].
+/// The conditions of [`fail`] hold.
 pub unsafe extern "C" fn let_go(turn: *mut Turn) {
     // SAFETY: boxed by `begin`, and the caller gives it up.
     drop(unsafe { Box::from_raw(turn) });

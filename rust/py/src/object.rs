@@ -30,7 +30,7 @@ impl Object {
     /// # Safety
     /// `object` is alive, and this thread holds the interpreter lock.
     pub unsafe fn new(object: *mut ffi::PyObject) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         unsafe { ffi::Py_INCREF(object) };
         Self(object)
     }
@@ -48,14 +48,15 @@ impl Object {
 
 impl Clone for Object {
     fn clone(&self) -> Self {
-        // SAFETY: alive through this reference; the cloning thread holds the interpreter lock.
+        // SAFETY: this reference keeps the object alive, and the cloning thread holds the
+        // interpreter lock.
         unsafe { Self::new(self.0) }
     }
 }
 
 impl Drop for Object {
     fn drop(&mut self) {
-        // SAFETY: releases the one reference of this value; the dropping thread holds the
+        // SAFETY: this releases the reference that the value owns. The dropping thread holds the
         // interpreter lock.
         unsafe { ffi::Py_DECREF(self.0) };
     }
@@ -108,9 +109,9 @@ impl Hash for Key {
 #[repr(C)]
 pub struct Index {
     length: usize,
-    /// Last offsets of a remoteLogIndex, or the file of a local index.
+    /// Last offsets of a remoteLogIndex, or the bytes of the file of a local index.
     first: *const c_void,
-    /// Positions of a remoteLogIndex, null for a local index.
+    /// Positions of a remoteLogIndex, or null for a local index.
     position: *const i64,
     /// Base offset of a local index.
     base_offset: i64,
@@ -125,7 +126,7 @@ impl Index {
     /// # Safety
     /// `first` holds `length` last offsets, from which `slope` was computed.
     pub unsafe fn row(&self, target_offset: i64) -> Option<usize> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         let last_offset = unsafe { slice_of(self.first.cast::<i64>(), self.length) };
         self.slope.lookup(last_offset, target_offset)
     }
@@ -135,7 +136,7 @@ impl Index {
     /// # Safety
     /// `first` is null or holds `length` last offsets.
     pub unsafe fn survey(&mut self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         self.slope = Slope::of(unsafe { slice_of(self.first.cast::<i64>(), self.length) });
     }
 }
@@ -157,9 +158,9 @@ unsafe impl Sync for Value {}
 
 impl Value {
     /// # Safety
-    /// As [`Object::new`]; `index` is null or a part of `object`.
+    /// The conditions of [`Object::new`] hold, and `index` is null or a part of `object`.
     pub unsafe fn new(object: *mut ffi::PyObject, index: *const Index) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises this (see `# Safety`).
         Self { object: unsafe { Object::new(object) }, index }
     }
 
@@ -189,7 +190,7 @@ impl Value {
 /// # Safety
 /// The caller holds the interpreter lock for as long as the result is used.
 pub unsafe fn python<'py>() -> Python<'py> {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { Python::assume_attached() }
 }
 
@@ -212,7 +213,7 @@ pub fn raise_closed(py: Python<'_>) -> c_int {
 #[inline]
 pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&KeyBytes) -> R) -> Option<R> {
     let mut scratch = Scratch::new();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (py, key) = unsafe { (python(), Borrowed::from_ptr(python(), key)) };
     match scratch.key(&key) {
         Ok(bytes) => Some(work(bytes)),
@@ -226,11 +227,11 @@ pub unsafe fn with_key<R>(key: *mut ffi::PyObject, work: impl FnOnce(&KeyBytes) 
 /// Returns an owned key, or sets an exception if `key` is not a valid key.
 ///
 /// # Safety
-/// As [`with_key`].
+/// The conditions of [`with_key`] hold.
 #[inline]
 pub unsafe fn key_of(key: *mut ffi::PyObject) -> Option<Key> {
     let mut scratch = Scratch::new();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (py, given) = unsafe { (python(), Borrowed::from_ptr(python(), key)) };
     let long = match scratch.key(&given) {
         Ok(bytes) => (bytes.bytes().len() > INLINE_BYTES).then(|| bytes.bytes().into()),
@@ -239,7 +240,7 @@ pub unsafe fn key_of(key: *mut ffi::PyObject) -> Option<Key> {
             return None;
         }
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let object = unsafe { Object::new(key) };
     let bytes = match (long, scratch.short()) {
         (None, Some((length, bytes))) => Bytes::Inline(length as u8, bytes),

@@ -12,6 +12,6 @@ pub unsafe fn slice_of<'a, T>(pointer: *const T, length: usize) -> &'a [T] {
     if pointer.is_null() {
         return &[];
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { slice::from_raw_parts(pointer, length) }
 }

@@ -86,7 +86,7 @@ fn to_code(result: Result<u64, QuotaError>) -> i64 {
 /// # Safety
 /// `sensor` came from [`new`], and [`free`] is not called during `'a`.
 unsafe fn sensor_of<'a>(sensor: *const QuotaSensor) -> &'a QuotaSensor {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { &*sensor }
 }
 
@@ -121,9 +121,9 @@ pub unsafe extern "C" fn free(sensor: *mut QuotaSensor) {
 /// Records bytes and returns 0 or a code.
 ///
 /// # Safety
-/// As [`sensor_of`].
+/// The conditions of [`sensor_of`] hold.
 pub unsafe extern "C" fn record(sensor: *const QuotaSensor, amount: u64, now_ms: i64) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let sensor = unsafe { sensor_of(sensor) };
     sensor.record(amount, now_ms).map_or_else(|error| code(&error), |()| 0)
 }
@@ -131,13 +131,13 @@ pub unsafe extern "C" fn record(sensor: *const QuotaSensor, amount: u64, now_ms:
 /// Records bytes and returns the milliseconds to wait, or a code.
 ///
 /// # Safety
-/// As [`sensor_of`].
+/// The conditions of [`sensor_of`] hold.
 pub unsafe extern "C" fn record_and_throttle_ms(
     sensor: *const QuotaSensor,
     amount: u64,
     now_ms: i64,
 ) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let sensor = unsafe { sensor_of(sensor) };
     to_code(sensor.record_and_throttle_ms(amount, now_ms))
 }
@@ -145,14 +145,14 @@ pub unsafe extern "C" fn record_and_throttle_ms(
 /// Records the sum of `count` amounts as one record. Returns the milliseconds to wait, or a code.
 ///
 /// # Safety
-/// As [`sensor_of`]; `amounts` is null or holds `count` values.
+/// The conditions of [`sensor_of`] hold, and `amounts` is null or holds `count` values.
 pub unsafe extern "C" fn record_many(
     sensor: *const QuotaSensor,
     amounts: *const i64,
     count: usize,
     now_ms: i64,
 ) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (sensor, amounts) = unsafe { (sensor_of(sensor), slice_of(amounts, count)) };
     // The signs of all amounts together show whether one is negative. The sum cannot overflow:
     // numbers below 2^64 exceed 128 bits only if there are more than 2^64 of them.
@@ -172,27 +172,27 @@ pub unsafe extern "C" fn record_many(
 /// Returns bytes per second.
 ///
 /// # Safety
-/// As [`sensor_of`].
+/// The conditions of [`sensor_of`] hold.
 pub unsafe extern "C" fn rate(sensor: *const QuotaSensor, now_ms: i64) -> f64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { sensor_of(sensor) }.rate(now_ms)
 }
 
 /// Returns the milliseconds to wait.
 ///
 /// # Safety
-/// As [`sensor_of`].
+/// The conditions of [`sensor_of`] hold.
 pub unsafe extern "C" fn throttle_ms(sensor: *const QuotaSensor, now_ms: i64) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     to_code(Ok(unsafe { sensor_of(sensor) }.throttle_ms(now_ms)))
 }
 
 /// Returns the limit in bytes per second, or -1 for no limit.
 ///
 /// # Safety
-/// As [`sensor_of`].
+/// The conditions of [`sensor_of`] hold.
 pub unsafe extern "C" fn limit(sensor: *const QuotaSensor) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     limit_to(unsafe { sensor_of(sensor) }.limit())
 }
 
@@ -200,50 +200,50 @@ pub unsafe extern "C" fn limit(sensor: *const QuotaSensor) -> i64 {
 /// sensor knows.
 ///
 /// # Safety
-/// As [`sensor_of`].
+/// The conditions of [`sensor_of`] hold.
 pub unsafe extern "C" fn set_limit(sensor: *const QuotaSensor, limit: i64, now_ms: i64) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { sensor_of(sensor) }.set_limit_at(limit_of(limit), time_of(now_ms));
 }
 
 /// Returns all bytes ever recorded.
 ///
 /// # Safety
-/// As [`sensor_of`].
+/// The conditions of [`sensor_of`] hold.
 pub unsafe extern "C" fn total(sensor: *const QuotaSensor) -> u64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { sensor_of(sensor) }.total()
 }
 
 /// Writes a snapshot of the sensor to `snapshot`.
 ///
 /// # Safety
-/// As [`sensor_of`]; `snapshot` can be written.
+/// The conditions of [`sensor_of`] hold, and `snapshot` can be written.
 pub unsafe extern "C" fn snapshot(
     sensor: *const QuotaSensor,
     now_ms: i64,
     snapshot: *mut Snapshot,
 ) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let seen = unsafe { sensor_of(sensor) }.snapshot(now_ms);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     unsafe { snapshot.write(Snapshot::from(seen)) }
 }
 
 /// Requests bytes. Returns 0 and writes a token, or returns the milliseconds to wait, or a code.
 ///
 /// # Safety
-/// As [`sensor_of`]; `token` can be written.
+/// The conditions of [`sensor_of`] hold, and `token` can be written.
 pub unsafe extern "C" fn try_reserve(
     sensor: *const QuotaSensor,
     amount: u64,
     now_ms: i64,
     token: *mut Token,
 ) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     match unsafe { sensor_of(sensor) }.try_reserve(amount, now_ms) {
         Ok(Reserve::Granted(granted)) => {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller promises this (see `# Safety`).
             unsafe { token.write(granted) };
             0
         }
@@ -257,14 +257,15 @@ pub unsafe extern "C" fn try_reserve(
 /// knows.
 ///
 /// # Safety
-/// As [`sensor_of`]; [`try_reserve`] wrote `token`, and it is settled only once.
+/// The conditions of [`sensor_of`] hold. [`try_reserve`] wrote `token`, and `token` is settled only
+/// once.
 pub unsafe extern "C" fn settle(
     sensor: *const QuotaSensor,
     token: *const Token,
     actual: u64,
     now_ms: i64,
 ) -> i64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises this (see `# Safety`).
     let (sensor, token) = unsafe { (sensor_of(sensor), &*token) };
     sensor.settle_at(*token, actual, time_of(now_ms)).map_or_else(|error| code(&error), |()| 0)
 }

@@ -208,7 +208,7 @@ impl Records {
 
 /// The range to decode.
 enum Range<'a> {
-    /// Bytes `start` to `end` of a buffer that Python keeps alive.
+    /// The bytes from `start` to `end` of a buffer that Python keeps alive.
     Held { bytes: &'a [u8], start: usize, end: usize },
     /// A private copy that starts at byte `start` of the source; the first `lead` bytes are unused.
     Owned { bytes: Vec<u8>, lead: usize, start: u64 },

@@ -1,4 +1,4 @@
-//! The remoteLogIndex: encoding from columns and decoding to columns.
+//! Encodes a remoteLogIndex from columns, and decodes it to columns.
 
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -267,8 +267,8 @@ impl RemoteLogIndex {
     }
 }
 
-/// Reads and verifies a whole remoteLogIndex. A torn append at its end is an error. With `recover`,
-/// it is reported in the result instead.
+/// Reads and verifies a whole remoteLogIndex. A torn append at the end is an error. With `recover`,
+/// the result reports the torn append instead.
 #[pyfunction]
 #[pyo3(signature = (data, recover = false))]
 fn decode_remote_log_index(

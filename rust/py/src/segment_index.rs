@@ -75,7 +75,8 @@ pub struct SegmentIndex {
 
 #[pymethods]
 impl SegmentIndex {
-    /// `checksums` is the section of [`tierlog_core::batch::checksums`], empty when unknown.
+    /// `checksums` is the section that [`tierlog_core::batch::checksums`] describes. It is empty if
+    /// the checksums are not known.
     #[new]
     fn new(
         py: Python<'_>,

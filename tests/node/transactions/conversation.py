@@ -51,19 +51,24 @@ class Talk:
     def ask(self, message: Any, version: int, *, is_recorded: bool = True) -> Any:
         """Return the answer, once the broker does not end a transaction any more."""
         while True:
-            self._client.request(message, version)
-            frame = self._client.read_frame()
-            name = type(message).__name__
-            assert frame is not None, f"{name} v{version}: disconnected"
-            answered = _response_class(name)
-            start = 5 if answered.flexible_version_q(version) else 4
-            answer = answered.decode(frame[start:], version=version)
+            answer = self.ask_once(message, version)
             plain = answer.to_dict()
             if not _says(plain, (_CONCURRENT, *_NOT_READY)):
                 break
         if is_recorded:
-            self.lines.append(f"{name.removesuffix('Request')} v{version}: {self._plain(plain)}")
+            name = type(message).__name__.removesuffix("Request")
+            self.lines.append(f"{name} v{version}: {self._plain(plain)}")
         return answer
+
+    def ask_once(self, message: Any, version: int) -> Any:
+        """Return the first answer, which is not recorded."""
+        self._client.request(message, version)
+        frame = self._client.read_frame()
+        name = type(message).__name__
+        assert frame is not None, f"{name} v{version}: disconnected"
+        answered = _response_class(name)
+        start = 5 if answered.flexible_version_q(version) else 4
+        return answered.decode(frame[start:], version=version)
 
     def say(self, text: str) -> None:
         self.lines.append(f"-- {text}")

@@ -1,8 +1,8 @@
 """The group coordinator: Kafka's classic group protocol without connections, threads or disks.
 
-Requests come in as calls and answers go out through functions, at once or later. Time comes from a
-clock: the caller runs `run_due` at `next_due_ms`. Kafka's GroupMetadataManager is the model: the
-same requests in the same order get the same answers.
+The caller passes requests as calls. The coordinator answers through functions, at once or later. It
+reads the time from a clock; the caller runs `run_due` at `next_due_ms`. Its model is Kafka's
+GroupMetadataManager: equal requests in equal order get equal answers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tierlog.node.groups.types import (
 
 __all__ = ["GroupCoordinator"]
 
-# How long a new member may wait for its first generation. It has no id to send heartbeats with, and
-# a client that gave up would otherwise stay in the group.
+# Maximum time that a new member waits for its first generation. It has no id yet, so it cannot send
+# heartbeats. Without this limit, a client that gave up would stay in the group.
 NEW_MEMBER_TIMEOUT_MS = 300_000
 
 _EMPTY = GroupState.EMPTY
@@ -45,8 +45,8 @@ _STABLE = GroupState.STABLE
 class GroupCoordinator:
     """All groups of a node. Not thread-safe.
 
-    ``new_id`` makes the random part of member ids. ``save`` gets a group whenever what is kept
-    of it across restarts has changed; ``saved`` are those of the last run.
+    ``new_id`` makes the random part of member ids. ``save`` receives a group when a value that is
+    kept across restarts has changed. ``saved`` has the groups of the last run.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class GroupCoordinator:
 
     @property
     def used_bytes(self) -> int:
-        """About how much memory members and their assignments take."""
+        """The approximate memory of members and their assignments."""
         return self._used_bytes
 
     def next_due_ms(self) -> int | None:
@@ -78,14 +78,14 @@ class GroupCoordinator:
         return self._deadlines.next_ms()
 
     def run_due(self) -> None:
-        """End what has timed out: sessions, rebalances, and the delay of the first one."""
+        """End sessions and rebalances that have timed out, and the delay of the first rebalance."""
         self._deadlines.run_due(self._clock.monotonic_ms())
 
     # -- members join
 
     def join(self, request: JoinRequest, answer: AnswerJoin) -> None:
-        """Answer JoinGroup: at once with an error or the id of a new member, or when the next
-        generation starts."""
+        """Answer JoinGroup. The answer comes at once if it is an error or the id of a new member,
+        otherwise when the next generation starts."""
 
         def refuse(error: ErrorCode, member_id: str = request.member_id) -> None:
             answer(JoinAnswer(error=error, member_id=member_id))
@@ -161,7 +161,7 @@ class GroupCoordinator:
         member = group.members[member_id]
         is_leader = group.leader_id == member_id
         is_changed = member.protocols != tuple(request.protocols)
-        # The leader of a stable group joins again to have partitions assigned anew.
+        # The leader of a stable group joins again in order to assign partitions anew.
         if group.state is _PREPARING or is_changed or (group.state is _STABLE and is_leader):
             group.update(member, request, answer)
             return self._rebalance(group)
@@ -170,8 +170,8 @@ class GroupCoordinator:
     def _replace_static(
         self, group: Group, request: JoinRequest, member_id: str, answer: AnswerJoin
     ) -> None:
-        """Let a static member that was restarted take over its place, without a rebalance where
-        the protocol stays the same."""
+        """Let a restarted static member continue its old membership. If the protocol stays the
+        same, there is no rebalance."""
         assert request.instance_id is not None
         old_leader_id = group.leader_id or ""
         self._deadlines.cancel(_member_key(group, group.static_ids[request.instance_id]))
@@ -184,7 +184,7 @@ class GroupCoordinator:
                 found = group.joined(member_id, with_members=is_leader)
                 found = replace(found, skip_assignment=is_leader)
             else:
-                # A client that took itself for the leader would assign partitions anew.
+                # If this client knew that it is the leader, it would assign partitions anew.
                 found = group.joined(member_id, with_members=False)
                 found = replace(found, leader_id=old_leader_id)
             group.finish_join(member, found)
@@ -196,7 +196,7 @@ class GroupCoordinator:
     # -- a rebalance
 
     def _rebalance(self, group: Group) -> None:
-        """Start a rebalance, or go on with the present one."""
+        """Start a rebalance, or continue the current one."""
         if group.state is _PREPARING:
             self._complete_if_joined(group)
         else:
@@ -222,7 +222,7 @@ class GroupCoordinator:
             self._expect_joins(group)
 
     def _delay_first_rebalance(self, group: Group, delay_ms: int, left_ms: int) -> None:
-        """Wait `delay_ms`, and again while members come, at most `left_ms` more."""
+        """Wait `delay_ms`. While new members join, wait again, for at most `left_ms` in total."""
         group.has_newcomer = False
 
         def end_delay() -> None:
@@ -242,20 +242,21 @@ class GroupCoordinator:
         )
 
     def _complete_if_joined(self, group: Group) -> None:
-        """Start the next generation once everyone has joined; a first rebalance waits for its delay
-        in any case."""
+        """Start the next generation if all members have joined. A first rebalance always waits for
+        its delay."""
         is_first = group.previous_state is _EMPTY
         if group.state is _PREPARING and not is_first and group.has_everyone_joined:
             self._complete_join(group)
 
     def _complete_join(self, group: Group) -> None:
-        """Start the next generation with the members that have joined, and static ones."""
+        """Start the next generation with the members that have joined and with all static
+        members."""
         self._deadlines.cancel(("join", group.group_id))
         for member in list(group.members.values()):
             if member.answer_join is None and member.instance_id is None:
                 self._remove(group, member.member_id)
         if group.members and not group.elect_leader():
-            # Only static members are left: their sessions decide.
+            # Only static members are left, and none has joined. They leave when their sessions end.
             return self._expect_joins(group)
         group.start_generation(self._clock.now_ms())
         self._saved(group)
@@ -276,7 +277,7 @@ class GroupCoordinator:
         return None
 
     def sync(self, request: SyncRequest, answer: AnswerSync) -> None:
-        """Answer SyncGroup: with the member's assignment, once the leader has sent it."""
+        """Answer SyncGroup with the member's assignment, when the leader has sent it."""
         error = self._check(
             request.group_id, request.member_id, request.instance_id, request.generation
         )
@@ -300,7 +301,7 @@ class GroupCoordinator:
         return None
 
     def _assign(self, group: Group, request: SyncRequest) -> None:
-        """Take the leader's assignments and answer all members that wait for theirs."""
+        """Store the leader's assignments, and answer all members that wait for them."""
         assignments = {name: data for name, data in request.assignments if name in group.members}
         if self._used_bytes + sum(map(len, assignments.values())) > self._config.memory_bytes:
             group.members[request.member_id].finish_sync(
@@ -313,7 +314,7 @@ class GroupCoordinator:
         return None
 
     def _answer_syncs(self, group: Group, answer: Callable[[Member], SyncAnswer]) -> None:
-        """Answer the members that wait for their assignment; their sessions start again."""
+        """Answer the members that wait for their assignment, and restart their sessions."""
         for member in group.members.values():
             if member.finish_sync(answer(member)):
                 self._expect(group, member.member_id, member.session_timeout_ms)
@@ -330,7 +331,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Prolong the session of a member; REBALANCE_IN_PROGRESS asks it to join again."""
+        """Prolong the session of a member. REBALANCE_IN_PROGRESS tells it to join again."""
         error = self._check(group_id, member_id, instance_id, generation)
         if error is not ErrorCode.NONE:
             return error
@@ -340,7 +341,7 @@ class GroupCoordinator:
         return ErrorCode.REBALANCE_IN_PROGRESS if is_preparing else ErrorCode.NONE
 
     def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Remove members; the answer has an error for each."""
+        """Remove members, and return an error code for each."""
         group = self._groups.get(group_id)
         if group is None:
             error = ErrorCode.UNKNOWN_MEMBER_ID if group_id else ErrorCode.INVALID_GROUP_ID
@@ -366,7 +367,7 @@ class GroupCoordinator:
         return error
 
     def _expect(self, group: Group, member_id: str, timeout_ms: int) -> None:
-        """Remove a member unless it is heard of within `timeout_ms`."""
+        """Remove a member unless it sends a request within `timeout_ms`."""
         self._set_deadline(
             _member_key(group, member_id), timeout_ms, lambda: self._end_session(group, member_id)
         )
@@ -375,7 +376,7 @@ class GroupCoordinator:
         member = group.members.get(member_id)
         is_waiting = member is not None and (member.answer_join or member.answer_sync) is not None
         if member is not None and is_waiting and not member.is_new:
-            return  # It is the coordinator's turn; its answer starts the session again.
+            return  # The member waits for the coordinator, whose answer restarts the session.
         self._remove(group, member_id)
         if group.state in (_STABLE, _COMPLETING) and member is not None:
             self._prepare_rebalance(group)
@@ -394,10 +395,12 @@ class GroupCoordinator:
         *,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """NONE when this member may commit; its session is prolonged. GROUP_ID_NOT_FOUND when the
-        group does not exist. A commit without a generation makes a group that has no members.
+        """Return NONE if this member may commit, and prolong its session. Return GROUP_ID_NOT_FOUND
+        when the group does not exist. A commit without a generation creates a group without
+        members.
 
-        A producer may commit in a transaction without telling a member, and during a rebalance."""
+        A producer may commit in a transaction without a member id, and during a rebalance.
+        """
         group = self._groups.get(group_id)
         if group is None:
             if generation >= 0:
@@ -423,7 +426,8 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def check_offset_delete(self, group_id: str) -> ErrorCode:
-        """NONE when offsets of this group may be deleted, except those of `is_subscribed`."""
+        """Return NONE when offsets of this group may be deleted. Offsets of topics for which
+        `is_subscribed` is true may not."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
@@ -437,8 +441,8 @@ class GroupCoordinator:
         return group is not None and group.is_subscribed(topic)
 
     def expiring_groups(self) -> list[tuple[str, bool]]:
-        """Return the groups of which offsets may expire, and whether only those of topics that it
-        has no member for."""
+        """Return the groups with offsets that may expire. The flag says whether only offsets of
+        topics without a subscribed member may expire."""
         retention_ms = self._config.offsets_retention_minutes * 60_000
         empty_before_ms = self._clock.now_ms() - retention_ms
         return [
@@ -450,7 +454,7 @@ class GroupCoordinator:
         ]
 
     def remove_empty(self, group_id: str) -> bool:
-        """Remove a group whose offsets have all expired; False when it is in use again."""
+        """Remove a group whose offsets have all expired. Return False when it is in use again."""
         group = self._groups.get(group_id)
         is_idle = group is not None and group.state is _EMPTY and not group.pending_ids
         if group is not None and is_idle:
@@ -486,7 +490,7 @@ class GroupCoordinator:
     def _check(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """NONE for a request of a member of the present generation."""
+        """Return NONE for a request by a member of the current generation."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
@@ -498,7 +502,7 @@ class GroupCoordinator:
         return error
 
     def _has_room_for(self, group: Group, member_id: str) -> bool:
-        """False when the group has its most members and this is not one of them."""
+        """Return False when the group is full and this is not one of its members."""
         if group.state is _EMPTY:
             return True
         member = group.members.get(member_id)

@@ -1,4 +1,4 @@
-"""Actions that are due at a time, by key; the caller looks at the clock and runs them."""
+"""Actions by key, each due at a time. The caller reads the clock and runs them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MIN_LEFTOVERS = 64
 
 
 class Deadlines:
-    """One action per key. Setting a later time for a key costs no memory: a heartbeat does that."""
+    """One action per key. A heartbeat sets a later time for its key, which takes no more memory."""
 
     def __init__(self) -> None:
         self._actions: dict[Hashable, tuple[int, Callable[[], None]]] = {}
-        # Each key of `_actions` has an entry in the heap that is not later than its time; `_queued`
-        # has the time of that entry.
+        # For each key of `_actions`, the heap has an entry whose time is not later than that of the
+        # action. `_queued` has the time of the entry.
         self._heap: list[tuple[int, int, Hashable]] = []
         self._queued: dict[Hashable, int] = {}
         self._order = count()
 
     def set(self, key: Hashable, time_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` at `time_ms` instead of the present action of `key`."""
+        """Run `action` at `time_ms`. It replaces the current action of `key`."""
         self._actions[key] = (time_ms, action)
         queued_ms = self._queued.get(key)
         if queued_ms is None or time_ms < queued_ms:
@@ -34,15 +34,15 @@ class Deadlines:
         self._drop_leftovers()
 
     def next_ms(self) -> int | None:
-        """Return a time until which nothing is due; None when there is no action."""
+        """Return a time before which no action is due; None when there is no action."""
         return self._heap[0][0] if self._heap else None
 
     def run_due(self, now_ms: int) -> None:
-        """Run what is due, earliest first; actions may set others."""
+        """Run the actions that are due, the earliest first. An action may set other actions."""
         while self._heap and self._heap[0][0] <= now_ms:
             queued_ms, _, key = heapq.heappop(self._heap)
             if self._queued.get(key) != queued_ms:
-                continue  # An earlier time was set since.
+                continue  # A newer entry with an earlier time replaced this one.
             del self._queued[key]
             found = self._actions.get(key)
             if found is None:

@@ -1,6 +1,6 @@
-"""One group: its members, its state, and the choices a coordinator makes for it.
+"""One group: its members, its state, and the choices that a coordinator makes for it.
 
-A group knows no time and no requests; `coordinator` moves it from state to state.
+A group reads no clock and receives no requests; `coordinator` changes its state.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tierlog.node.groups.types import (
 
 __all__ = ["GROUP_BYTES", "PENDING_BYTES", "Group", "Member", "member_bytes"]
 
-# What an object of each kind takes beside the texts and bytes of clients.
+# Memory of an object of each kind without the texts and bytes of clients.
 GROUP_BYTES = 1_024
 PENDING_BYTES = 256
 _MEMBER_BYTES = 1_024
@@ -35,8 +35,8 @@ _PROTOCOL_BYTES = 192
 
 @dataclass(slots=True)
 class Member:
-    """``is_new`` until its first generation: such a member has no id yet to send heartbeats with.
-    ``answer_join`` and ``answer_sync`` are set while its request waits."""
+    """A member of a group. ``is_new`` is True until its first generation; until then it has no id
+    for heartbeats. ``answer_join`` and ``answer_sync`` are set while its request waits."""
 
     member_id: str
     instance_id: str | None
@@ -66,7 +66,7 @@ class Member:
         return next((one.metadata for one in self.protocols if one.name == protocol_name), b"")
 
     def finish_sync(self, answer: SyncAnswer) -> bool:
-        """Answer a waiting SyncGroup; False when none waits."""
+        """Answer a waiting SyncGroup. Return False if none waits."""
         waiting, self.answer_sync = self.answer_sync, None
         if waiting is not None:
             waiting(answer)
@@ -74,7 +74,7 @@ class Member:
 
 
 def member_bytes(request: JoinRequest, member_id: str) -> int:
-    """Return about how much memory a member takes that joins with `request`."""
+    """Return the approximate memory of a member that joins with `request`."""
     texts = (member_id, request.instance_id or "", request.client_id, request.client_host)
     return (
         _MEMBER_BYTES
@@ -85,9 +85,9 @@ def member_bytes(request: JoinRequest, member_id: str) -> int:
 
 @dataclass(slots=True)
 class Group:
-    """``changed_ms`` is the wall clock at the last change of `state`.
+    """One consumer group. ``changed_ms`` is the wall-clock time of the last change of `state`.
 
-    ``charge`` hears by how many bytes the memory of the group changes.
+    ``charge`` receives the number of bytes by which the memory of the group changes.
     """
 
     group_id: str
@@ -99,17 +99,17 @@ class Group:
     leader_id: str | None = None
     state: GroupState = GroupState.EMPTY
     previous_state: GroupState = GroupState.DEAD
-    # It is kept across restarts.
+    # Whether the group is kept across restarts.
     is_saved: bool = False
-    # In the order of their first join.
+    # Members in the order of their first join.
     members: dict[str, Member] = field(default_factory=dict)
     # Member id of each static member, by its instance id.
     static_ids: dict[str, str] = field(default_factory=dict)
-    # Ids that were given out and have not joined yet.
+    # Ids that were given to clients that have not joined with them yet.
     pending_ids: set[str] = field(default_factory=set)
     # Members that have not sent SyncGroup in this generation.
     unsynced_ids: set[str] = field(default_factory=set)
-    # A member joined the first rebalance since its delay was set.
+    # Whether a member has joined the first rebalance since its delay was set.
     has_newcomer: bool = False
     _supporters: Counter[str] = field(default_factory=Counter)
     _waiting_joins: int = 0
@@ -117,12 +117,12 @@ class Group:
 
     @property
     def is_unused(self) -> bool:
-        """True when nothing but its name would be lost with the group."""
+        """True when the group has no members, no pending ids and no saved values."""
         return not (self.members or self.pending_ids or self.is_saved)
 
     @property
     def waiting_joins(self) -> int:
-        """How many members wait for the answer to JoinGroup."""
+        """The number of members that wait for the answer to JoinGroup."""
         return self._waiting_joins
 
     @property
@@ -131,7 +131,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest of all members."""
+        """The longest rebalance timeout of all members."""
         return max((one.rebalance_timeout_ms for one in self.members.values()), default=0)
 
     def move_to(self, state: GroupState, now_ms: int) -> None:
@@ -158,7 +158,7 @@ class Group:
         self.await_join(member, answer)
 
     def update(self, member: Member, request: JoinRequest, answer: AnswerJoin) -> None:
-        """Take over what a member says as it joins again, and let it wait."""
+        """Store the new values of a member that joins again, and let it wait."""
         self._drop_protocols(member)
         member.protocols = tuple(request.protocols)
         self._supporters.update({one.name for one in member.protocols})
@@ -170,7 +170,7 @@ class Group:
         self.await_join(member, answer)
 
     def await_join(self, member: Member, answer: AnswerJoin) -> None:
-        """Let `member` wait for the next generation; an earlier JoinGroup of it ends."""
+        """Let `member` wait for the next generation. An earlier JoinGroup of the member ends."""
         self.finish_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.answer_join = answer
         self._waiting_joins += 1
@@ -185,7 +185,8 @@ class Group:
             waiting(answer)
 
     def replace_static(self, instance_id: str, new_id: str) -> Member:
-        """Give the static member of that instance a new id; requests with its old id end."""
+        """Give the static member with this instance id a new member id. Requests with its old id
+        end."""
         old_id = self.static_ids[instance_id]
         member = self.members.pop(old_id)
         self.finish_join(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -199,7 +200,7 @@ class Group:
         return member
 
     def remove(self, member_id: str) -> None:
-        """Remove a member or a pending id; a request of it that waits ends."""
+        """Remove a member or a pending id. A waiting request of the member ends."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._drop_protocols(member)
@@ -214,7 +215,8 @@ class Group:
         self._set_bytes(member_id, 0)
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE for a member; FENCED_INSTANCE_ID when another one has taken over its instance."""
+        """Return NONE for a member, and FENCED_INSTANCE_ID when another member has its instance
+        id."""
         if instance_id is not None:
             owner = self.static_ids.get(instance_id)
             if owner is not None and owner != member_id:
@@ -226,7 +228,7 @@ class Group:
     # -- choices
 
     def supports(self, protocol_type: str, protocols: Sequence[Protocol]) -> bool:
-        """True when a member with these protocols could join."""
+        """Return whether a member with these protocols can join."""
         if self.state is GroupState.EMPTY:
             return protocol_type != "" and len(protocols) > 0
         return protocol_type == self.protocol_type and any(
@@ -234,7 +236,7 @@ class Group:
         )
 
     def choose_protocol(self) -> str:
-        """Return the protocol that most members prefer of those that all of them support."""
+        """Return a protocol that all members support: the one that most of them prefer."""
         common = {name for name, n in self._supporters.items() if n == len(self.members)}
         votes = Counter(
             next(one.name for one in member.protocols if one.name in common)
@@ -261,7 +263,8 @@ class Group:
         self.move_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """Set the assignment of each member, empty for those that are not named."""
+        """Set the assignment of each member. Members that `assignments` does not name get an empty
+        one."""
         for member_id, member in self.members.items():
             assignment = assignments.get(member_id, b"")
             grown = len(assignment) - len(member.assignment)
@@ -269,7 +272,8 @@ class Group:
             member.assignment = assignment
 
     def is_subscribed(self, topic: str) -> bool:
-        """True when a member subscribes to `topic`, or may do so: unreadable is not empty."""
+        """Return whether a member subscribes to `topic`, or may do so. If a subscription is
+        unreadable, it may have the topic."""
         if self.protocol_type != CONSUMER:
             return False
         if not self.members:
@@ -288,7 +292,7 @@ class Group:
     # -- what clients see
 
     def joined(self, member_id: str, *, with_members: bool) -> JoinAnswer:
-        """Return the answer to a member of the present generation."""
+        """Return the answer to a member of the current generation."""
         members = self.members.values() if with_members else ()
         return JoinAnswer(
             error=ErrorCode.NONE,

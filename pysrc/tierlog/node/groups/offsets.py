@@ -1,7 +1,7 @@
-"""Committed offsets and groups in the state directory, in an SQLite file.
+"""Stores committed offsets and groups in an SQLite file of the state directory.
 
-Schema version 2 (``user_version``; ``application_id`` is the ASCII text ``tlgr``) is `SCHEMA`;
-version 1 has no `PENDING`. Each row ends with its checksum.
+Schema version 2 (``user_version``) consists of `SCHEMA` and `PENDING`; version 1 has no `PENDING`.
+The ``application_id`` is the ASCII text ``tlgr``. Each row ends with its checksum.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CREATE TABLE committed_offset (
     PRIMARY KEY (group_id, topic, partition)
 ) WITHOUT ROWID;
 """
-# Offsets that are committed when the transaction of their producer is.
+# Offsets that become committed when the transaction of their producer is committed.
 PENDING = """
 CREATE TABLE pending_offset (
     producer_id INTEGER NOT NULL,
@@ -70,7 +70,7 @@ CREATE TABLE pending_offset (
 
 
 def _add_pending_table(database: sqlite3.Connection) -> None:
-    """Make a file of version 1 one of version 2."""
+    """Upgrade a file from version 1 to version 2."""
     database.execute(PENDING.strip().rstrip(";"))
     database.execute("PRAGMA user_version = 2")
 
@@ -83,7 +83,7 @@ _SCHEMA = DatabaseSchema(
     rows="groups and committed offsets",
     remedy="move the file away; groups then start from their clients' auto.offset.reset",
 )
-# More partitions than this are found faster in one read of all partitions of the group.
+# To find more partitions than this, one read of all partitions of the group is faster.
 _MAX_SINGLE_READS = 100
 _INSERT_OFFSET = "INSERT OR REPLACE INTO committed_offset VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_PENDING = "INSERT OR REPLACE INTO pending_offset VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -96,8 +96,9 @@ class TopicPartition(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """``leader_epoch`` is -1 when the client did not tell it. ``expire_ms`` is the time at which a
-    client wants it to expire, None for the retention of the settings."""
+    """A committed offset. ``leader_epoch`` is -1 when the client did not send it. ``expire_ms`` is
+    the time at which the offset expires if the client set one; None for the retention of the
+    settings."""
 
     offset: int
     leader_epoch: int
@@ -125,7 +126,7 @@ def commit_offsets(group_id: str, offsets: Mapping[TopicPartition, CommittedOffs
 def add_pending(
     producer_id: int, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
 ) -> Change:
-    """Keep offsets until the transaction of a producer ends."""
+    """Store offsets until the transaction of a producer ends."""
     rows = [with_checksum(producer_id, group_id, *at, *one) for at, one in offsets.items()]
 
     def change(database: sqlite3.Connection) -> None:
@@ -137,7 +138,8 @@ def add_pending(
 def end_pending(
     producer_id: int, committed: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
 ) -> Change:
-    """Forget the offsets of a producer that wait, and commit these, by their groups."""
+    """Delete the pending offsets of a producer, and commit the offsets in `committed`, which are by
+    group."""
     changes = [commit_offsets(group_id, offsets) for group_id, offsets in committed.items()]
 
     def change(database: sqlite3.Connection) -> None:
@@ -172,7 +174,8 @@ def delete_group(group_id: str) -> Change:
 def expire_offsets(
     group_id: str, topics: Sequence[str] | None, now_ms: int, retention_ms: int
 ) -> Change:
-    """Delete what is older than the retention; of `topics` only, unless they are None."""
+    """Delete offsets that are older than the retention. If `topics` is not None, only offsets of
+    these topics are deleted."""
     condition = (
         "DELETE FROM committed_offset WHERE group_id = ? AND "
         "coalesce(expire_ms <= ?, commit_ms <= ?)"
@@ -194,9 +197,10 @@ def _execute(database: sqlite3.Connection, statement: str, values: tuple[object,
 
 
 class OffsetStore:
-    """The file `path`, created if missing. Its calls block; not thread-safe.
+    """The file `path`, which is created if missing. Its calls block. It is not thread-safe.
 
-    RemoteMetadataError when another process has it open, CorruptDataError when it is damaged.
+    Raises RemoteMetadataError when another process has the file open, and CorruptDataError when it
+    is damaged.
     """
 
     def __init__(self, path: str) -> None:
@@ -215,8 +219,8 @@ class OffsetStore:
     def offsets(
         self, group_id: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """Return the committed offsets of a group, in the order of their partitions; those of
-        `partitions` that there are, unless it is None."""
+        """Return the committed offsets of a group, in the order of their partitions. If
+        `partitions` is not None, only their offsets are returned."""
         where = "SELECT * FROM committed_offset WHERE group_id = ?"
         if partitions is not None and len(partitions) <= _MAX_SINGLE_READS:
             found: dict[TopicPartition, CommittedOffset] = {}
@@ -228,14 +232,15 @@ class OffsetStore:
         return {at: one for at, one in found.items() if at in wanted}
 
     def pending(self) -> list[tuple[int, str, TopicPartition, CommittedOffset]]:
-        """Return the offsets that wait for the end of a transaction, with producer and group."""
+        """Return the offsets that wait for the end of a transaction, each with its producer and
+        group."""
         rows = self._file.checked_rows("SELECT * FROM pending_offset", subject="pending_offset")
         return [
             (row[0], row[1], TopicPartition(*row[2:4]), CommittedOffset(*row[4:9])) for row in rows
         ]
 
     def topics(self, group_id: str) -> list[str]:
-        """Return the topics that a group has committed offsets of."""
+        """Return the topics for which a group has committed offsets."""
         query = "SELECT DISTINCT topic FROM committed_offset WHERE group_id = ?"
         return [topic for (topic,) in self._file.rows(query, group_id)]
 
@@ -244,8 +249,8 @@ class OffsetStore:
         return next(self._file.rows(query, group_id), None) is not None
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Make all changes in one commit, durable on return; RemoteMetadataError when the file
-        cannot be written, and none of them is made."""
+        """Make all changes in one commit, which is durable on return. If the file cannot be
+        written, raise RemoteMetadataError and make no change."""
         with self._file.transaction() as database:
             for change in changes:
                 change(database)

@@ -1,7 +1,7 @@
-"""The coordinator at work in an event loop: its clock, and its file in a thread of its own.
+"""Runs the coordinator in an event loop, with a clock and with its file in a separate thread.
 
-Changes of the file are made in the order of the requests. Those that wait while the file is synced
-share the next commit.
+The file is changed in the order of the requests. Changes that wait while the file is synced share
+the next commit.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ __all__ = ["GroupService", "open_groups"]
 T = TypeVar("T")
 Arguments = TypeVarTuple("Arguments")
 
-# How often expired offsets are looked for: Kafka's offsets.retention.check.interval.ms.
+# Interval of the search for expired offsets: Kafka's offsets.retention.check.interval.ms.
 EXPIRE_INTERVAL_MS = 600_000
 
 
 class GroupService:
     """The groups of a node, with their offsets in the file `path`.
 
-    `start` binds it to the running event loop, `close` ends it. ``warn`` gets a sentence about each
-    failure to read or write the file.
+    `start` binds the service to the running event loop; `close` ends it. ``warn`` receives a
+    sentence about each failure to read or write the file.
 
-    RemoteMetadataError when another process has the file open, CorruptDataError when it is damaged.
+    Raises RemoteMetadataError when another process has the file open, and CorruptDataError when it
+    is damaged.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class GroupService:
             saved=self._load(self._store.groups),
         )
         self._pending = PendingOffsets(self._load(self._store.pending))
-        # Producers whose offsets are on their way to the file.
+        # Producers whose offsets are queued for the file.
         self._ending: set[int] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tierlog-groups")
         self._queue: list[tuple[Sequence[Change], asyncio.Future[bool]]] = []
         self._writer: asyncio.Task[None] | None = None
-        # How many commits of each group are on their way to the file.
+        # The number of queued commits of each group.
         self._commits: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -97,7 +98,7 @@ class GroupService:
         self._is_closed = False
 
     def start(self) -> None:
-        """Bind the groups to the running event loop; may be repeated."""
+        """Bind the groups to the running event loop. Further calls do nothing."""
         if self._expirer is not None:
             return
         self._loop = asyncio.get_running_loop()
@@ -113,7 +114,7 @@ class GroupService:
         return await found
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
-        """Return the answer to SyncGroup, once the leader has sent the assignments."""
+        """Return the answer to SyncGroup, after the leader has sent the assignments."""
         found: asyncio.Future[SyncAnswer] = self._loop.create_future()
         self._coordinator.sync(request, _resolve(found))
         self._set_timer()
@@ -127,7 +128,7 @@ class GroupService:
         return error
 
     def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[ErrorCode]:
-        """Remove members; the answer has an error for each."""
+        """Remove members, and return an error code for each."""
         errors = self._coordinator.leave(group_id, members)
         self._set_timer()
         return errors
@@ -142,7 +143,7 @@ class GroupService:
         generation: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
     ) -> ErrorCode:
-        """Store offsets, durable on return; none of them when the answer is an error."""
+        """Store offsets, durable on return. If the answer is an error, no offset is stored."""
         error = self._coordinator.check_commit(group_id, member_id, instance_id, generation)
         self._set_timer()
         if error is not ErrorCode.NONE or not offsets:
@@ -150,7 +151,7 @@ class GroupService:
         changes = [commit_offsets(group_id, offsets)]
         for producer_id, replaced in self._pending.replaced_by(group_id, offsets).items():
             if producer_id in self._ending:
-                continue  # Its offsets are written before these.
+                continue  # The offsets of this producer are written before these offsets.
             self._pending.add(producer_id, group_id, replaced)
             changes.append(add_pending(producer_id, group_id, replaced))
         return await self._store_commit(group_id, changes)
@@ -172,8 +173,8 @@ class GroupService:
         generation: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
     ) -> ErrorCode:
-        """Store offsets that count when the producer's transaction is committed, durable on return;
-        none of them when the answer is an error."""
+        """Store offsets that become committed when the producer's transaction is committed. They
+        are durable on return. If the answer is an error, no offset is stored."""
         error = self._coordinator.check_commit(
             group_id, member_id, instance_id, generation, is_transactional=True
         )
@@ -183,7 +184,8 @@ class GroupService:
         return await self._store_commit(group_id, [add_pending(producer_id, group_id, offsets)])
 
     async def end_transaction(self, producer_id: int, *, is_commit: bool) -> bool:
-        """Commit or forget the offsets of a producer; False when they could not be stored."""
+        """Commit or discard the waiting offsets of a producer. Return False when the file cannot be
+        written."""
         waiting = self._pending.of_producer(producer_id)
         if not waiting:
             return True
@@ -198,18 +200,18 @@ class GroupService:
         return is_stored
 
     def pending_partitions(self, group_id: str) -> set[TopicPartition]:
-        """Return the partitions of a group with offsets that wait for a transaction."""
+        """Return the partitions of a group whose offsets wait for a transaction."""
         return self._pending.partitions(group_id)
 
     def pending_producers(self) -> set[int]:
-        """Return the producers that have offsets waiting."""
+        """Return the producers with waiting offsets."""
         return self._pending.producers()
 
     async def offsets(
         self, group_id: str, partitions: Collection[TopicPartition] | None
     ) -> dict[TopicPartition, CommittedOffset] | None:
-        """Return the committed offsets of a group, of all its partitions when they are None; None
-        when the file cannot be read."""
+        """Return the committed offsets of a group, for all its partitions if `partitions` is None.
+        Return None when the file cannot be read."""
         try:
             return await self._read(self._store.offsets, group_id, partitions)
         except TierlogError as error:
@@ -219,7 +221,8 @@ class GroupService:
     async def delete_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """Delete committed offsets; the answer has an error for all, and one for each partition."""
+        """Delete committed offsets. Return an error for the whole request, and an error for each
+        partition."""
         error = self._coordinator.check_offset_delete(group_id)
         if error is not ErrorCode.NONE:
             return error, {}
@@ -259,7 +262,8 @@ class GroupService:
             await self._queue_changes(delete_group(group_id))
 
     def run_due(self) -> None:
-        """End what has timed out; the timer of the event loop does it by itself."""
+        """End sessions and rebalances that have timed out. The timer of the event loop also calls
+        this."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -275,7 +279,7 @@ class GroupService:
         return self._coordinator.describe(group_id)
 
     async def delete(self, group_id: str) -> ErrorCode:
-        """Delete a group without members, with its offsets."""
+        """Delete a group that has no members, with its offsets."""
         error = self._coordinator.delete(group_id)
         if error is ErrorCode.NONE:
             self._pending.remove_group(group_id)
@@ -284,8 +288,8 @@ class GroupService:
         return error
 
     async def close(self) -> None:
-        """Write what is queued, then close the file; may be repeated. Requests that wait stay
-        without an answer."""
+        """Write all queued changes, then close the file. Waiting requests get no answer. Further
+        calls do nothing."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -311,7 +315,8 @@ class GroupService:
         self._queue_changes(save_group(group))
 
     def _queue_changes(self, *changes: Change) -> asyncio.Future[bool]:
-        """Make these changes after all earlier ones; the result is False when it failed."""
+        """Make these changes after all earlier ones. The result is False when the file could not be
+        written."""
         is_stored: asyncio.Future[bool] = self._loop.create_future()
         self._queue.append((changes, is_stored))
         if self._writer is None:
@@ -338,7 +343,7 @@ class GroupService:
         return await loop.run_in_executor(self._thread, read, *arguments)
 
     def _set_timer(self) -> None:
-        """Wake up when the coordinator has something to end."""
+        """Set the timer to the time at which the coordinator next has an action to run."""
         due_ms = self._coordinator.next_due_ms()
         if due_ms is None or (self._timer is not None and self._timer_ms <= due_ms):
             return
@@ -360,7 +365,7 @@ class GroupService:
 def open_groups(
     state_dir: str, config: GroupConfig, clock: Clock, warn: Callable[[str], object]
 ) -> GroupService:
-    """Open the groups that are kept in `state_dir`; it is created if missing. Errors are those of
+    """Open the groups of `state_dir`, which is created if missing. Raises the errors of
     `GroupService`."""
     os.makedirs(state_dir, mode=0o700, exist_ok=True)
     path = os.path.join(os.path.abspath(state_dir), GROUPS_FILE)
@@ -368,7 +373,7 @@ def open_groups(
 
 
 def _resolve(future: asyncio.Future[T]) -> Callable[[T], None]:
-    """Return a function that gives `future` its result, unless its request was cancelled."""
+    """Return a function that sets the result of `future`, unless the request was cancelled."""
 
     def resolve(result: T) -> None:
         if not future.done():

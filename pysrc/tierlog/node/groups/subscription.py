@@ -1,4 +1,4 @@
-"""The topics in a consumer's subscription: the metadata of the protocol type ``consumer``."""
+"""Reads the topics of a subscription, which is the metadata of the protocol type ``consumer``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _INT32 = struct.Struct(">i")
 
 
 def read_topics(metadata: bytes) -> Iterator[str]:
-    """Yield the topics of a `ConsumerProtocolSubscription` of any version, all of which begin as
-    version 0 does. ValueError for anything else."""
+    """Yield the topics of a `ConsumerProtocolSubscription` of any version. Every version begins
+    like version 0. Raises ValueError for other bytes."""
     try:
         _version, count = _INT16.unpack_from(metadata), _INT32.unpack_from(metadata, 2)[0]
         position = 6

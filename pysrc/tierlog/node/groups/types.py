@@ -1,4 +1,4 @@
-"""What clients ask of a group coordinator, and its answers, as plain values."""
+"""The requests to a group coordinator and its answers, as plain values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ __all__ = [
 
 
 class GroupState(StrEnum):
-    """The states of a group, as Kafka names them. DEAD is answered for a group that is not here."""
+    """The states of a group, with Kafka's names. DEAD is the answer for a group that does not
+    exist."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -38,7 +39,7 @@ class GroupState(StrEnum):
 
 
 class Protocol(NamedTuple):
-    """An assignor that a member supports, and what the member says to it."""
+    """The name of an assignor that a member supports, and the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -46,8 +47,9 @@ class Protocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """``requires_member_id``: the client joins again with the id that the first answer gives it.
-    ``can_skip_assignment``: the client knows answers with `JoinAnswer.skip_assignment`."""
+    """A JoinGroup request. If ``requires_member_id``, the client joins again with the id from the
+    first answer. If ``can_skip_assignment``, the client understands
+    `JoinAnswer.skip_assignment`."""
 
     group_id: str
     member_id: str
@@ -63,7 +65,7 @@ class JoinRequest:
 
 
 class JoinedMember(NamedTuple):
-    """A member as its leader sees it."""
+    """A member as the leader of its group sees it."""
 
     member_id: str
     instance_id: str | None
@@ -72,7 +74,8 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinAnswer:
-    """``members`` has all members for the leader and none for the others."""
+    """The answer to JoinGroup. ``members`` has all members if the answer is for the leader;
+    otherwise it is empty."""
 
     error: ErrorCode
     member_id: str
@@ -86,7 +89,8 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """``assignments`` has the bytes for each member id when it comes from the leader."""
+    """A SyncGroup request. If it comes from the leader, ``assignments`` has the bytes for each
+    member id."""
 
     group_id: str
     generation: int
@@ -110,7 +114,7 @@ AnswerSync: TypeAlias = Callable[[SyncAnswer], None]
 
 
 class LeavingMember(NamedTuple):
-    """A member that leaves; an administrator names static members by instance id alone."""
+    """A member that leaves. An administrator names a static member only by its instance id."""
 
     member_id: str
     instance_id: str | None = None
@@ -133,7 +137,8 @@ class MemberDescription(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """``protocol_name`` and the members' metadata are known in the state STABLE only."""
+    """The description of a group. ``protocol_name`` and the members' metadata are known only in the
+    state STABLE."""
 
     group_id: str
     state: GroupState
@@ -143,8 +148,8 @@ class GroupDescription:
 
 
 class SavedGroup(NamedTuple):
-    """What is kept of a group across restarts. ``protocol_type`` is None for a group that only
-    commits offsets; ``empty_since_ms`` is None while it has members."""
+    """The values of a group that are kept across restarts. ``protocol_type`` is None for a group
+    that only commits offsets. ``empty_since_ms`` is None while the group has members."""
 
     group_id: str
     protocol_type: str | None

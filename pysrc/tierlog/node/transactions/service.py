@@ -123,6 +123,9 @@ class TransactionService:
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._upkeep: asyncio.Task[None] | None = None
+        now_ms = clock.monotonic_ms()
+        self._abort_due_ms = now_ms + config.abort_timed_out_transaction_cleanup_interval_ms
+        self._expire_due_ms = now_ms + config.remove_expired_transaction_cleanup_interval_ms
 
     # -- running
 
@@ -360,20 +363,26 @@ class TransactionService:
             if self._log is not None:
                 await asyncio.to_thread(self._log.remove, expired)
 
+    async def run_due(self) -> int:
+        """Abort overdue transactions and forget expired ids when their intervals are over; return
+        how many milliseconds remain until the next one is."""
+        config = self._config
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._abort_due_ms:
+            self._abort_due_ms = now_ms + config.abort_timed_out_transaction_cleanup_interval_ms
+            await self.abort_overdue()
+            await self.finish_ends()
+        if now_ms >= self._expire_due_ms:
+            self._expire_due_ms = now_ms + config.remove_expired_transaction_cleanup_interval_ms
+            await self.expire()
+        return min(self._abort_due_ms, self._expire_due_ms) - now_ms
+
     async def _keep_up(self) -> None:
-        expired_ms = self._clock.monotonic_ms()
+        wait_ms = 0
         while True:
-            await asyncio.sleep(self._config.abort_timed_out_transaction_cleanup_interval_ms / 1000)
+            await asyncio.sleep(wait_ms / 1000)
             try:
-                await self.abort_overdue()
-                await self.finish_ends()
-                now_ms = self._clock.monotonic_ms()
-                if (
-                    now_ms - expired_ms
-                    >= self._config.remove_expired_transaction_cleanup_interval_ms
-                ):
-                    expired_ms = now_ms
-                    await self.expire()
+                wait_ms = await self.run_due()
             except TierlogError as error:
                 self._report(f"transactions: {error}")
 

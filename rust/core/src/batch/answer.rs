@@ -1,5 +1,5 @@
-//! The fast path of a read: selects and checks the batches to return from bytes that begin with a
-//! batch.
+//! The fast path of a read. From bytes that begin with a batch, it selects and checks the batches
+//! to return.
 //!
 //! [`answer`] returns batches only if all checks succeed. If the data is damaged, ends within a
 //! batch, has an old format or has offsets that do not ascend, it returns `None`. The caller then
@@ -20,7 +20,7 @@ pub struct Asked {
     pub last_offset: i64,
     /// Largest size of all batches together.
     pub max_bytes: u64,
-    /// Return the first batch even if it is larger than `max_bytes`.
+    /// Whether the first batch is returned even if it is larger than `max_bytes`.
     pub minimum_one: bool,
 }
 

@@ -11,7 +11,7 @@ pub struct Batch {
     pub header: BatchHeader,
 }
 
-/// The columns of a scan. All have the same length. The fields are those of the batch header.
+/// The columns of a scan. All have the same length. Each column holds a field of the batch header.
 #[derive(Debug, Default)]
 pub struct BatchColumns {
     /// Offset of the first record.

@@ -47,7 +47,7 @@ pub struct Message {
 /// Summary of the messages inside a wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InnerSet {
-    /// Value to add to every inner offset: 0 for magic 0.
+    /// Value to add to every inner offset; 0 for magic 0.
     pub offset_shift: i64,
     /// Absolute offset of the first message.
     pub base_offset: i64,
@@ -133,7 +133,8 @@ fn size_bytes(data: &[u8]) -> Result<usize> {
     Ok(size)
 }
 
-/// Reads an i32 length, advances `at` by that many bytes and returns their range; -1 is null.
+/// Reads an i32 length and the field after it. Moves `at` to the end of the field and returns the
+/// range of its bytes. Returns `None` for length -1, which means null.
 fn field(message: &[u8], at: &mut usize) -> Result<Option<Range<usize>>> {
     let rest = message.get(*at..).unwrap_or_default();
     let (length, left) = match rest.len().checked_sub(4) {

@@ -1,9 +1,9 @@
 //! The cache's own time, which follows the callers' clocks and never goes back.
 //!
-//! The clocks of several threads differ slightly. For a caller whose clock is behind, the latest
-//! time counts. If a clock is behind by more than the time to live (and by more than one second),
-//! it was set back. From then on the difference is added to the time of every caller. So the
-//! cache's time continues, and an entry lives at most twice its time to live.
+//! The clocks of several threads differ slightly. For a caller whose clock is behind, the cache
+//! uses the latest time that it has seen. If a clock is behind by more than the time to live (and
+//! by more than one second), it was set back. From then on the difference is added to the time of
+//! every caller. So the cache's time continues, and an entry lives at most twice its time to live.
 
 use crate::sync::{AtomicI64, Ordering};
 

@@ -173,8 +173,9 @@ impl<K, V, E> Flights<K, V, E> {
         self.by_hash.get(&hash)?.iter().find(|flight| flight.key.borrow() == key)
     }
 
-    /// Returns true when the load of `wanted` waits, directly or through others, for a load of this
-    /// thread. A thread waits for one load at a time, so the search follows one path.
+    /// Returns true when the load of `wanted` waits for a load of this thread, directly or through
+    /// loads of other threads. A thread waits for one load at a time, so the search follows one
+    /// path.
     pub fn would_deadlock(&self, wanted: &Arc<Flight<K, V, E>>) -> bool {
         let flights = self.all();
         if !flights.iter().any(|flight| flight.is_mine()) {
@@ -199,7 +200,7 @@ impl<K, V, E> Flights<K, V, E> {
         self.by_hash.values().flatten().cloned().collect()
     }
 
-    /// Removes a load. Later callers of its key do not get its value.
+    /// Removes a load. Threads that ask for its key later do not get its value.
     pub fn take<Q>(&mut self, hash: u64, key: &Q) -> Option<Arc<Flight<K, V, E>>>
     where
         K: Borrow<Q>,

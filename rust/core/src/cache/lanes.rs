@@ -18,8 +18,8 @@
 //!
 //! A reader leaves with a release store, and the freeing thread reads a lane with an acquire load.
 //! So all that a reader did with an entry happens before the entry is freed. A reader also enters
-//! with a release store, because the freeing thread may see a later entering and not the leaving
-//! before it.
+//! with a release store, because the freeing thread may see that the reader has entered again
+//! without seeing that it had left.
 
 use std::marker::PhantomData;
 
@@ -184,8 +184,8 @@ impl Lanes {
         Place::Crowd
     }
 
-    /// Starts a new epoch and returns the one before, in which the removal took place. Called with
-    /// the writer's lock held, after the entry was unlinked.
+    /// Starts a new epoch and returns the previous epoch, in which the removal took place. Called
+    /// with the writer's lock held, after the entry was unlinked.
     pub fn removed(&self) -> u64 {
         let epoch = self.epoch.load(Ordering::Relaxed);
         // Release: a thread that loads the new epoch sees the unlinking.

@@ -81,7 +81,7 @@ fn spawn<R: 'static>(
     })
 }
 
-/// Asserts that everything removed can be freed when no reader is left.
+/// Asserts that all removed entries can be freed when all readers have left.
 fn assert_nothing_held_back(cache: &Modelled) {
     cache.sweep(0);
     assert_eq!(cache.lock().owner.retired(), 0);
@@ -133,7 +133,7 @@ fn loom_reader_on_a_removed_entry_reaches_the_next_one() {
 #[test]
 fn loom_chain_is_removed_under_a_reader() {
     explore(|| {
-        // 1 and 5 share a chain; 5 comes first.
+        // Keys 1 and 5 share a chain, and 5 is before 1.
         let cache = cache(2, &[1, 5]);
         let got = spawn(&cache, 1, |cache| cache.get(&1, 0));
         assert!(cache.remove(&5));
@@ -246,7 +246,7 @@ fn loom_load_against_remove() {
         source.store(2, Ordering::Release);
         cache.remove(&1);
         assert!(matches!(loaded.join(), Ok(Ok(1 | 2))));
-        // A value that was read before the removal is not kept.
+        // The cache does not keep a value that was read before the removal.
         assert_ne!(cache.get(&1, 0), Some(1));
     });
 }

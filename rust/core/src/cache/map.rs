@@ -1,7 +1,8 @@
 //! The hash table and the memory of its entries. All unsafe code of the cache is here.
 //!
-//! Entries form chains, newest first, which readers walk without any lock. Writers take turns under
-//! the cache's one lock. [`Map`] is shared with readers; [`Owner`] is guarded by the lock.
+//! Entries form chains in which the newest entry is first. Readers walk these chains without any
+//! lock. Writers take turns under the cache's one lock. [`Map`] is shared with readers; [`Owner`]
+//! is guarded by the lock.
 //!
 //! Every entry has two `next` pointers, one for tables of even number and one for tables of odd
 //! number. A table that is too small is replaced by a table of twice the size. The chains of the
@@ -142,10 +143,11 @@ impl<K, V> Pinned<'_, K, V> {
         Q: Eq + ?Sized,
     {
         let table = self.map.table();
-        // Acquire, here and below: everything written before an entry was linked is visible.
+        // Acquire, here and below: all writes before an entry was linked are visible.
         let mut at = table.bucket(hash).load(Ordering::Acquire);
         loop {
-            // SAFETY: reached under a pin (rules 1 and 2); only its atomics change.
+            // SAFETY: the entry is reached under a pin (rules 1 and 2), and only its atomics
+            // change.
             let node = unsafe { at.as_ref() }?;
             node.assert_alive();
             if node.hash == hash && node.key.borrow() == key {
@@ -159,14 +161,15 @@ impl<K, V> Pinned<'_, K, V> {
     /// this pin, even after the lock is released.
     pub fn keep<'p>(&'p self, owner: &Owner<K, V>, id: Id) -> Option<&'p Node<K, V>> {
         let node: *const Node<K, V> = owner.node(id)?;
-        // SAFETY: it is linked now, so its removal comes after this pin was entered (rule 2).
+        // SAFETY: the entry is linked now, so it will be removed after this pin was entered (rule
+        // 2).
         Some(unsafe { &*node })
     }
 }
 
 struct Slot<K, V> {
     tenant: u32,
-    // Stored here and not in the entry, because no reader needs it.
+    // The weight is stored here and not in the entry, because no reader needs it.
     weight: u64,
     node: Option<NonNull<Node<K, V>>>,
 }
@@ -181,7 +184,7 @@ pub(super) struct Owner<K, V> {
     old_table: Option<(u64, NonNull<Table<K, V>>)>,
 }
 
-// SAFETY: it owns its entries; readers in other threads only share them.
+// SAFETY: an `Owner` owns its entries, and readers in other threads only share them.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Owner<K, V> {}
 
 /// An unlinked entry that readers may still use. Pass it to [`Removed::free`]: dropping this value
@@ -192,7 +195,7 @@ pub(super) struct Removed<K, V> {
     pub weight: u64,
 }
 
-// SAFETY: as for `Owner`.
+// SAFETY: the same reason as for `Owner`.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Removed<K, V> {}
 
 impl<K, V> Removed<K, V> {
@@ -201,13 +204,14 @@ impl<K, V> Removed<K, V> {
         unsafe { self.node.as_ref() }
     }
 
-    /// Frees the entry, or returns it when a reader may still use it. `quiet` must come from the
-    /// lanes of the same cache, taken at any time.
+    /// Frees the entry, or returns it when a reader may still use it. `quiet` must come from
+    /// [`Lanes::quiet`] of the same cache. It does not matter when it was computed.
     pub fn free(self, quiet: Quiet) -> Result<(), Self> {
         if !quiet.frees(self.epoch) {
             return Err(self);
         }
-        // SAFETY: unlinked once (rule 3), so this is the only owner; no reader is left (rule 2).
+        // SAFETY: the entry was unlinked once (rule 3), so this is its only owner. All readers have
+        // left (rule 2).
         unsafe { drop_node(self.node) };
         Ok(())
     }
@@ -218,12 +222,12 @@ impl<K, V> Removed<K, V> {
 unsafe fn drop_node<K, V>(node: NonNull<Node<K, V>>) {
     // In a model the entry is marked and kept, so that a later access is detected.
     #[cfg(tierlog_loom)]
-    // SAFETY: the caller's promise; loom checks it.
+    // SAFETY: the caller promises it, and loom checks it.
     unsafe {
         node.as_ref().life.end();
     }
     #[cfg(not(tierlog_loom))]
-    // SAFETY: made by `Box::into_raw` in `Owner::link`; the rest is the caller's promise.
+    // SAFETY: `Box::into_raw` in `Owner::settle` made the pointer. The caller promises the rest.
     unsafe {
         drop(Box::from_raw(node.as_ptr()));
     }
@@ -286,7 +290,7 @@ impl<K, V> Owner<K, V> {
         }
         let (id, node) = self.settle(node, weight);
         let table = map.table();
-        // SAFETY: just stored in a slot and owned by this owner.
+        // SAFETY: the entry was just stored in a slot, and this owner owns it.
         let fresh = unsafe { node.as_ref() };
         let bucket = table.bucket(fresh.hash);
         fresh.next(table.parity).store(bucket.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -321,7 +325,7 @@ impl<K, V> Owner<K, V> {
     pub fn unlink(&mut self, map: &Map<K, V>, id: Id) -> Option<Removed<K, V>> {
         let (gone, weight) = self.vacate(id)?;
         let table = map.table();
-        // SAFETY: still linked and owned by this owner.
+        // SAFETY: the entry is still linked, and this owner owns it.
         let after = unsafe { gone.as_ref() }.next(table.parity).load(Ordering::Relaxed);
         // Release: a reader that follows this pointer sees the whole next entry.
         link_to(table, gone).store(after, Ordering::Release);
@@ -383,7 +387,8 @@ impl<K, V> Owner<K, V> {
         let Some((epoch, table)) = self.old_table else { return };
         if map.lanes.quiet().frees(epoch) {
             self.old_table = None;
-            // SAFETY: replaced before `epoch` ended, and no reader that saw it is left (rule 2).
+            // SAFETY: the table was replaced before `epoch` ended, and all readers that saw it have
+            // left (rule 2).
             unsafe { drop(Box::from_raw(table.as_ptr())) };
         }
     }
@@ -406,11 +411,11 @@ impl<K, V> Owner<K, V> {
         self.retired.pop_front()
     }
 
-    /// Frees everything. Only for a cache that no other thread uses any more.
+    /// Frees everything. Call this only if no other thread uses the cache any more.
     pub fn free_all(&mut self, map: &mut Map<K, V>) {
         let linked = self.slots.iter_mut().filter_map(|slot| slot.node.take());
         for node in linked.chain(self.retired.drain(..).map(|removed| removed.node)) {
-            // SAFETY: `&mut Map` proves that no reader is left.
+            // SAFETY: `&mut Map` proves that all readers have left.
             unsafe { drop_node(node) };
         }
         self.live = 0;
@@ -433,7 +438,7 @@ fn link_to<K, V>(table: &Table<K, V>, node: NonNull<Node<K, V>>) -> &AtomicPtr<N
         if at == node.as_ptr() {
             return link;
         }
-        // SAFETY: see above; the chain reaches `node` before it ends.
+        // SAFETY: the chain reaches `node` before it ends, so `at` is a linked entry (rule 3).
         link = unsafe { &*at }.next(table.parity);
     }
 }
@@ -458,7 +463,7 @@ mod life {
         /// # Safety
         /// As for freeing.
         pub(super) unsafe fn end(&self) {
-            // SAFETY: the caller's promise; loom checks that there is no concurrent reader.
+            // SAFETY: the caller promises it, and loom checks that there is no concurrent reader.
             self.0.with_mut(|alive| unsafe {
                 assert!(*alive, "freed twice");
                 *alive = false;

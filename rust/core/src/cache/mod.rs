@@ -2,7 +2,8 @@
 //! key share one load.
 //!
 //! * **The bound is hard**: entries are evicted before a new one is put. An entry heavier than the
-//!   whole cache is not kept. Only the given weights count, not the memory of keys and table.
+//!   whole cache is not kept. Only the given weights count. The memory of keys and table does not
+//!   count.
 //! * **A hit takes no lock** and never waits. It writes a stamp, the time and order of the use,
 //!   into the entry. The LRU order is built from the stamps when an entry has to be evicted. A
 //!   cache used by one thread has exact LRU order and exact expiry. An entry used by several
@@ -263,7 +264,8 @@ impl<K, V, E, S> Cache<K, V, E, S> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K, V, E>> {
-        // A panic under the lock (in `Eq` of a key) happens before anything was changed.
+        // Only `Eq` of a key can panic under the lock, and at that time the state was not changed
+        // yet.
         self.apart.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -60,7 +60,7 @@ impl<K, V> Removals<K, V> {
         }
     }
 
-    /// Returns everything that has to be freed.
+    /// Returns all entries that have to be freed.
     pub fn take(&mut self) -> impl Iterator<Item = Removed<K, V>> {
         let more = std::mem::take(&mut self.more).into_iter();
         let removed = self.first.take().into_iter().chain(more).map(|(removed, _)| removed);

@@ -83,13 +83,13 @@ impl<K, V, E> State<K, V, E> {
         let used = lane.map_or(0, |lane| lane.sequence.load(Ordering::Relaxed));
         self.last.sequence = self.last.sequence.max(used) + 1;
         if let Some(lane) = lane {
-            // Later uses by this thread come after this put.
+            // Later uses by this thread get larger sequence numbers than this put.
             lane.sequence.store(self.last.sequence, Ordering::Relaxed);
         }
         self.last
     }
 
-    /// Removes one entry, if `id` still names it.
+    /// Removes the entry that `id` names, if it was not removed before.
     pub fn remove(
         &mut self,
         map: &Map<K, V>,

@@ -2,8 +2,8 @@
 
 use super::removal::RemovalCause;
 
-/// Counts since the cache was created. All but `entries` and `weight_bytes` stay 0 unless
-/// [`super::CacheSettings::record_stats`] is set.
+/// Counts since the cache was created. Unless [`super::CacheSettings::record_stats`] is set, all
+/// fields except `entries` and `weight_bytes` stay 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Look-ups that found their entry.

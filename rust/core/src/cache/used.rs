@@ -21,7 +21,7 @@ pub(super) struct Used {
     sequence: AtomicU64,
 }
 
-/// The number of the only thread that uses an entry, or one of the two markers above.
+/// The number of the only thread that uses an entry, [`UNUSED`], or [`SHARED`].
 pub(super) struct User(AtomicU32);
 
 impl User {

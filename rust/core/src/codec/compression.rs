@@ -12,7 +12,7 @@ use crate::codec::output::{FIRST_ROOM, Output, bad, too_large};
 use crate::codec::{gzip, lz4_frame, snappy};
 use crate::error::{Error, ErrorKind, Result};
 
-/// First output size as a multiple of the compressed size. Most streams stay below it.
+/// First output size as a multiple of the compressed size. Most streams need less.
 pub(crate) const USUAL_RATIO: usize = 4;
 
 /// Decoders that are created once and reused for many batches.
@@ -30,7 +30,7 @@ impl Decompressor {
         Self::default()
     }
 
-    /// Returns scratch memory for content that is read once.
+    /// Returns scratch memory for content that is read only once.
     pub(crate) fn scratch(&mut self) -> &mut Output {
         &mut self.scratch
     }
@@ -323,12 +323,12 @@ mod tests {
 
     #[test]
     fn a_zstd_frame_may_announce_any_window_and_size() {
-        // Single segment with a content size of 2^62: refused without allocating that size.
+        // A single segment with a content size of 2^62 is refused without allocating that size.
         let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0xe0];
         frame.extend((1u64 << 62).to_le_bytes());
         frame.extend([0x01, 0x00, 0x00]);
         assert_eq!(kind(open(Codec::Zstd, &frame, 1 << 20)), Some(ErrorKind::BadCompression));
-        // A window of 3.75 TiB for one stored byte.
+        // This frame has a window of 3.75 TiB for one stored byte.
         let frame = [0x28, 0xb5, 0x2f, 0xfd, 0x00, 0xff, 0x09, 0x00, 0x00, b'x'];
         assert!(open(Codec::Zstd, &frame, 1 << 20).is_err());
     }

@@ -24,11 +24,11 @@ pub const NO_TIMESTAMP: i64 = -1;
 /// Bytes that may follow the last ascending entry of an offset or time index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// Nothing: a file that is not pre-allocated.
+    /// No bytes may follow: the file is not pre-allocated.
     Empty,
-    /// Zeros: a broker's file that is not being written.
+    /// Zeros may follow: the file of a broker is not being written.
     Zeros,
-    /// Anything: a live file, where an entry may be half written.
+    /// Any bytes may follow: the file is live, and an entry may be half written.
     Anything,
 }
 
@@ -116,7 +116,7 @@ fn time_slot(slot: &[u8; TIME_ENTRY_SIZE]) -> (i64, i32) {
     (i64::from_be_bytes([a, b, c, d, e, f, g, h]), i32::from_be_bytes([i, j, k, l]))
 }
 
-/// Parses a `.index` (or remoteOffsetIndex): offsets and positions ascend strictly.
+/// Parses a `.index` (or remoteOffsetIndex), in which offsets and positions ascend strictly.
 pub fn parse_offset_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<IndexEntries> {
     let slots = slots::<OFFSET_ENTRY_SIZE>(data)?;
     let mut found = IndexEntries::default();
@@ -133,8 +133,8 @@ pub fn parse_offset_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<I
     Ok(found)
 }
 
-/// Parses a `.timeindex` (or remoteTimeIndex): timestamps ascend strictly from 0, offsets never
-/// decrease.
+/// Parses a `.timeindex` (or remoteTimeIndex), in which timestamps ascend strictly from 0 and
+/// offsets never decrease.
 pub fn parse_time_index(data: &[u8], base_offset: i64, tail: Tail) -> Result<IndexEntries> {
     let slots = slots::<TIME_ENTRY_SIZE>(data)?;
     let mut found = IndexEntries::default();
@@ -186,7 +186,7 @@ pub fn lookup_around(
 }
 
 /// Returns the first entry at or past the end position of a fetch as (offset, position), or `None`
-/// if no entry is. The offset of this entry is outside the fetched range.
+/// if there is no such entry. The offset of this entry is outside the fetched range.
 pub fn lookup_upper_bound(data: &[u8], base_offset: i64, end_position: i64) -> Option<(i64, i32)> {
     let (slots, _) = data.as_chunks::<OFFSET_ENTRY_SIZE>();
     let below = slots.partition_point(|slot| i64::from(offset_slot(slot).1) < end_position);

@@ -100,7 +100,7 @@ mod tests {
         assert_same(&edges, edges);
         let even: Vec<i64> = (0..4096).map(|row| 99 + 100 * row).collect();
         assert_same(&even, (0..410_000).step_by(7));
-        // Nearly all offsets lie in the last rows, then in the first.
+        // Nearly all offsets are in the last rows of `late` and in the first rows of `early`.
         let late: Vec<i64> = (0..40).map(|row| 1 << row).collect();
         assert_same(&late, (0..41).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 1]));
         let early: Vec<i64> = late.iter().rev().map(|offset| -offset).collect();

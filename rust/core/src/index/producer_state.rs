@@ -148,7 +148,7 @@ pub fn parse_snapshot(data: &[u8]) -> Result<Vec<ProducerEntry>> {
     Ok(slots.iter().map(ProducerEntry::parse).collect())
 }
 
-/// Returns a snapshot file of these entries in this order.
+/// Returns a snapshot file that has these entries in this order.
 fn encode_snapshot<'a>(entries: impl ExactSizeIterator<Item = &'a ProducerEntry>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEADER_SIZE + entries.len() * ENTRY_SIZE);
     bytes.extend_from_slice(&VERSION.to_be_bytes());
@@ -397,8 +397,8 @@ struct ControlRecord<'a> {
 }
 
 impl<'a> ControlRecord<'a> {
-    /// Parses a record and returns it with the bytes after it; `None` when its lengths exceed
-    /// `records`.
+    /// Parses a record and returns it with the bytes after it. Returns `None` when its lengths
+    /// exceed `records`.
     fn parse(records: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let (length, size) = read_varint(records)?;
         let (body, rest) = records.get(size..)?.split_at_checked(usize::try_from(length).ok()?)?;
@@ -435,7 +435,7 @@ fn nullable(data: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
 mod tests {
     use super::*;
 
-    /// Returns the ids in snapshot order when they arrived in the given order.
+    /// Returns `ids` in the order of a snapshot, if the producers arrived in the order of `ids`.
     fn order(ids: impl Iterator<Item = i64>) -> Vec<i64> {
         let mut state = ProducerState::default();
         ids.for_each(|id| {
@@ -445,7 +445,7 @@ mod tests {
         entries.iter().map(|entry| entry.producer_id).collect()
     }
 
-    /// The orders are those of `java.util.HashMap<Long, ...>` on Java 17.
+    /// The expected orders are the iteration orders of `java.util.HashMap<Long, ...>` on Java 17.
     #[test]
     fn snapshots_have_the_order_of_a_broker() {
         let falling = |count: i64| (0..count).map(|number| 1000 - 37 * number);

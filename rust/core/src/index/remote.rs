@@ -57,7 +57,7 @@ impl NewEntry<'_> {
             return Err(self.refused_offsets(row, before));
         }
         let rdi_length = rdi_length(row, self.rdi)?;
-        // Magic 0, length and an empty checksum as one number.
+        // One number holds magic 0, the length and a checksum of zero.
         put(&(((rdi_length as u64) + FIXED_SIZE as u64) << 32).to_be_bytes());
         put(&self.first_offset.to_be_bytes());
         put(&self.last_offset.to_be_bytes());
@@ -227,7 +227,7 @@ fn not_whole(position: usize, rest: &[u8]) -> Error {
     torn(FIXED_SIZE + rdi_length as usize)
 }
 
-/// A remoteLogIndex as columns, without the rdis, which [`Entry::read`] returns.
+/// A remoteLogIndex as columns. The rdis are not included; [`Entry::read`] returns them.
 #[derive(Debug, Default)]
 pub struct RemoteLogIndex {
     /// Byte position of each entry. The rdi of an entry starts 46 bytes after that position and
@@ -276,7 +276,7 @@ impl RemoteLogIndex {
         }
     }
 
-    /// Reads entries up to the first invalid one.
+    /// Reads entries up to the first invalid entry.
     fn read_good_entries(&mut self, data: &[u8]) {
         let mut before = -1;
         let mut rest = data;
@@ -300,7 +300,7 @@ impl RemoteLogIndex {
         self.valid_length = data.len() - rest.len();
     }
 
-    /// Returns true when nothing or a valid trailer follows the last good entry.
+    /// Returns true when no bytes or only a valid trailer follow the last good entry.
     fn is_end(&self, data: &[u8]) -> bool {
         let rest = data.get(self.valid_length..).unwrap_or_default();
         rest.is_empty() || self.is_trailer(rest)

@@ -78,13 +78,13 @@ impl PooledBuffer {
     }
 }
 
-/// Returns the capacity of a buffer for `size` bytes, `None` when it would overflow.
+/// Returns the capacity of a buffer for `size` bytes, or `None` when it would overflow.
 fn capacity_for(size: usize) -> Option<usize> {
     let unit = size.checked_next_power_of_two()? / (2 * SIZES);
     size.max(1).checked_next_multiple_of(unit.max(UNIT_BYTES))
 }
 
-/// Idle buffers, the most recently used last.
+/// Idle buffers; the most recently used buffer is last.
 #[derive(Debug)]
 pub struct BufferPool {
     idle: VecDeque<PooledBuffer>,
@@ -97,7 +97,7 @@ pub struct BufferPool {
 pub enum Taken {
     /// A buffer that was used before.
     Reused(PooledBuffer),
-    /// No idle buffer fits. The caller drops these evicted buffers, then maps a new one.
+    /// No idle buffer fits. The caller drops these evicted buffers, then maps a new buffer.
     Evicted(Vec<PooledBuffer>),
 }
 

@@ -1,4 +1,4 @@
-//! Two performance hints: cache-line prefetch and large pages. They never change a result.
+//! Two performance hints: prefetching cache lines, and large pages. They never change a result.
 #![expect(unsafe_code, reason = "hints have no safe form")]
 
 /// Smallest allocation for which large pages pay off.
@@ -17,8 +17,8 @@ pub(crate) fn prefetch(bytes: &[u8], ahead: usize) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no effect that the program can observe: it neither faults nor
-        // changes memory, whatever the address. The address is computed with wrapping arithmetic.
+        // SAFETY: a prefetch neither faults nor changes memory for any address. The address is
+        // computed with wrapping arithmetic.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(ahead).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -39,8 +39,8 @@ pub fn prefer_large_pages<T>(memory: &[T]) {
     {
         const SMALL_PAGE_BYTES: usize = 4096;
         let start = memory.as_ptr().cast::<u8>();
-        // Start at the beginning of the page. Otherwise the allocator's header in front of the
-        // memory keeps the first large page from being used.
+        // Start at the beginning of the page. Otherwise the kernel does not use a large page for
+        // the first part of the memory, because the allocator's header is in front of it.
         let before = start as usize % SMALL_PAGE_BYTES;
         let first = start.wrapping_sub(before).cast_mut().cast();
         // SAFETY: the range is a live allocation, widened to the start of its first page. That page

@@ -11,7 +11,7 @@ pub const MIN_BYTES: usize = 1 << 20;
 /// A vector with more than this many times the requested capacity is not reused.
 const MAX_EXCESS: usize = 4;
 
-/// A vector of one of the item types that columns have.
+/// A vector with one of the item types of columns.
 #[derive(Debug)]
 enum Typed {
     Numbers(Vec<i64>),
@@ -71,7 +71,7 @@ pub struct VectorPool {
 }
 
 impl VectorPool {
-    /// Creates a pool that keeps at most `limit_bytes`.
+    /// Creates a pool that keeps vectors of at most `limit_bytes`.
     pub const fn new(limit_bytes: usize) -> Self {
         Self { vectors: VecDeque::new(), size_bytes: 0, limit_bytes }
     }
@@ -92,7 +92,7 @@ impl VectorPool {
         self.add(T::keep(column));
     }
 
-    /// Adds the vectors of `other` as the newest ones.
+    /// Adds the vectors of `other` as the newest vectors.
     pub fn give_all(&mut self, other: Self) {
         for vector in other.vectors {
             self.add(vector);

@@ -4,8 +4,8 @@
 //! The state is a ring of up to N + 1 samples of W milliseconds. Each sample has the time of its
 //! start, the time of its last event, and the total of all bytes at its start. A measurement purges
 //! samples whose last event is N x W milliseconds old. A purged sample restarts at the time of the
-//! measurement, so measuring changes later results. Purged samples are always the oldest ones, so
-//! the bytes of the live samples are the total minus `base`.
+//! measurement, so measuring changes later results. Purged samples are always the oldest samples,
+//! so the bytes of the live samples are the total minus `base`.
 //!
 //! The time of the last event of the current sample is not part of the state. It is a separate
 //! counter in sensor time, `last_event_ms`, that only grows.
@@ -26,8 +26,8 @@ fn live(shape: &Shape, head: &Head) -> std::ops::RangeInclusive<u64> {
     head.sequence.saturating_sub(shape.num_samples).max(1)..=head.sequence
 }
 
-/// Prepares the state for a record at `now_ms`: starts a new sample if the current one is complete.
-/// `total` is the current total, and `last_event_ms` was read after the total.
+/// Prepares the state for a record at `now_ms`. Starts a new sample if the current sample is
+/// complete. `total` is the current total, and `last_event_ms` was read after the total.
 pub(super) fn advance(
     shape: &Shape,
     state: &mut State,

@@ -2,10 +2,10 @@
 //! and a stalled writer delays no other thread.
 //!
 //! `current` names a slot and a version. A reader loads `current`, reads words of that slot and
-//! checks that `current` is unchanged. If it is, all words belong to one version. A writer takes a
-//! free slot, fills it and swaps `current`. If another writer has swapped `current` first, the
-//! writer starts again from the new version. Version numbers have 48 bits, so no number repeats
-//! while a reader reads. Slots are reused, so memory stays small.
+//! checks that `current` is unchanged. If `current` is unchanged, all words belong to one version.
+//! A writer takes a free slot, fills it and swaps `current`. If another writer has swapped
+//! `current` first, the writer starts again from the new version. Version numbers have 48 bits, so
+//! no number repeats while a reader reads. Slots are reused, so memory stays small.
 //!
 //! Readers see consistent words for the following reason. A slot becomes free only after `current`
 //! has moved on from it. The writer that takes a slot sees that move, because its Acquire of `busy`
@@ -99,7 +99,8 @@ impl Slot<'_> {
     }
 
     fn take(&self) -> bool {
-        // Load first, so that passing a taken slot does not claim its cache line.
+        // Load first, so that the search for a free slot does not claim the cache lines of taken
+        // slots.
         self.busy().load(Ordering::Relaxed) == 0
             // Acquire: pairs with `give_back`, see the module documentation.
             && self.busy().compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -160,7 +161,8 @@ impl Published {
     pub(super) fn slot(&self, seen: Current) -> Slot<'_> {
         let index = seen.index();
         if index < FIRST_SLOTS {
-            // Wrapping avoids the overflow check: the product is less than the length.
+            // Wrapping multiplication avoids the overflow check. The product is less than the
+            // length, so it never wraps.
             let start = index.wrapping_mul(self.lines_per_slot);
             return Slot(self.first.get(start..).unwrap_or_default());
         }
@@ -187,8 +189,8 @@ impl Published {
         fence(Ordering::Release);
         fill(slot);
         let new = seen.followed_by(index);
-        // Release publishes the words just written. Sequential consistency puts the exchange before
-        // the publisher's read of the counters (see `current_in_order`). Nothing is read on
+        // The Release publishes the words just written. Sequential consistency puts the exchange
+        // before the publisher's read of the counters (see `current_in_order`). Nothing is read on
         // failure.
         let replaced = self
             .current

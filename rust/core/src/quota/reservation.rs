@@ -96,7 +96,7 @@ impl QuotaSensor {
     /// then uses the latest time that it knows.
     ///
     /// # Errors
-    /// As [`Self::settle`].
+    /// The same errors as [`Self::settle`].
     pub fn settle_at(
         &self,
         token: Token,

@@ -23,7 +23,8 @@ use super::{
     RateMode, elapsed, window,
 };
 
-/// A rolling rate of bytes with a limit, for any number of threads.
+/// Measures the rate of bytes over a rolling window, and compares it with a limit. Any number of
+/// threads may use it.
 ///
 /// Every call takes the time of the caller's clock in milliseconds. Sensor time never goes back. If
 /// a clock is behind by less than the whole window of N samples, the latest sensor time is used. If
@@ -337,8 +338,8 @@ impl QuotaSensor {
     fn throttle_slowly(&self, now_ms: i64) -> u64 {
         let found = self.measure(now_ms);
         if self.shape.rate == RateMode::Elapsed {
-            // In this mode the overshoot of a window shrinks with time, so it is noted now. In the
-            // other mode a bucket only grows, and its overshoot is noted when it ends.
+            // In this mode the overshoot of a window shrinks with time, so it is noted now. With
+            // [`RateMode::Window`] a bucket only grows, and its overshoot is noted when it ends.
             self.note_overshoot(found.bytes, found.allowed);
         }
         self.note_throttle(found.sensor_ms, found.throttle_ms);
@@ -476,7 +477,7 @@ impl QuotaSensor {
         }
     }
 
-    /// Records the overshoot of a window that is about to move on.
+    /// Records the overshoot of a window before the window moves on.
     fn note_full_window(&self, head: &Head, sum: u64) {
         if head.exact && head.latest_ms != NEVER_MS {
             let span_ms = match self.shape.rate {

@@ -59,7 +59,8 @@ impl<T, const COUNT: usize> Drop for Shelves<T, COUNT> {
             // Relaxed: `&mut self` proves that every other use is over and ordered before.
             let shelf = shelf.load(Ordering::Relaxed);
             if !shelf.is_null() {
-                // SAFETY: as in `get`; with `&mut self` no reference into it exists.
+                // SAFETY: `Box::into_raw` made the pointer, as in `get`. `&mut self` proves that no
+                // reference into the shelf exists.
                 drop(unsafe { Box::from_raw(shelf) });
             }
         }

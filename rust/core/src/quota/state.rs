@@ -34,11 +34,11 @@ const LIMITED: u64 = 1;
 const EXACT: u64 = 2;
 const FULL: u64 = 4;
 
-/// The clock is clamped to this distance from 0, 36 million years.
+/// The clock is clamped to this distance from 0, which is 36 million years.
 const FARTHEST_MS: i64 = 1 << 60;
 
-/// Number of ring words that are kept on the stack. The ring of the copy quota fits: it has 61
-/// buckets and the bucket that left last.
+/// Number of ring words that are kept on the stack. The ring of the copy quota fits, because it
+/// holds 61 buckets and the bucket that left the window last.
 const FEW: usize = 64;
 
 /// The smallest time; it means that no time was seen yet.
@@ -58,7 +58,8 @@ pub(super) struct Shape {
 pub(super) struct Head {
     /// Sensor time minus the caller's clock.
     pub(super) offset_ms: i64,
-    /// Sensor time up to which the state is computed; with `window`, the start of the bucket.
+    /// Sensor time up to which the state is computed. In [`RateMode::Window`] this is the start of
+    /// the bucket.
     pub(super) latest_ms: i64,
     /// Number of the current bucket or sample.
     pub(super) sequence: u64,

@@ -46,8 +46,8 @@ impl Stripes {
         before.wrapping_add(amount)
     }
 
-    /// Returns the sum. It may miss concurrent additions, as if they came later. But of two threads
-    /// that each add and then sum, at least one sees the other's addition.
+    /// Returns the sum. It may miss concurrent additions, as if they happened later. But if two
+    /// threads each add and then sum, at least one thread sees the other thread's addition.
     #[inline]
     pub(super) fn sum(&self) -> u64 {
         model_fence();

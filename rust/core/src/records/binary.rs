@@ -1,5 +1,5 @@
-//! Consecutive byte strings in Arrow's `binary` layout, for readers without support for views, such
-//! as the JVM of Spark.
+//! Consecutive byte strings in Arrow's `binary` layout. Readers without support for views, such as
+//! the JVM of Spark, need this layout.
 
 use std::ops::Range;
 

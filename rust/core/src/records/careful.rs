@@ -10,7 +10,7 @@ use crate::varint::{read_varint, read_varlong};
 /// Headers of the records so far; empty until a record has a header.
 #[derive(Default)]
 pub(crate) struct HeaderRows {
-    /// End of each row's headers, up to the last row with headers.
+    /// End of the headers of each row, up to the last row that has headers.
     pub(crate) ends: Vec<i32>,
     pub(crate) keys: BinaryColumn,
     pub(crate) values: BinaryColumn,
@@ -172,7 +172,8 @@ impl HeaderRows {
         self.values.clear();
     }
 
-    /// Reserves memory for the headers of `more` rows, if they have as many as the first `rows`.
+    /// Reserves memory for the headers of `more` rows. Assumes that a row has as many headers as
+    /// the first `rows` rows have on average.
     pub(crate) fn reserve(&mut self, rows: usize, more: usize, pool: &mut VectorPool) {
         let Some(&end) = self.ends.last() else { return };
         reserve_large(&mut self.ends, more);

@@ -247,7 +247,7 @@ pub struct Records {
     pub headers: HeaderColumns,
     /// One row per batch, including control batches.
     pub batches: BatchColumns,
-    /// First row of each batch, then the number of rows.
+    /// First row of each batch. The last item is the number of rows.
     pub batch_starts: Vec<i64>,
     /// Data buffers 1 and up.
     pub opened: Vec<Vec<u8>>,

@@ -44,7 +44,7 @@ const OPENED_BYTES: usize = 64 << 20;
 pub struct DecodeOptions {
     /// Verify the checksum of every batch.
     pub verify_crc: bool,
-    /// Decode the records of control batches too.
+    /// Whether the records of control batches are decoded, too.
     pub include_control: bool,
     /// Largest decompressed size of one batch.
     pub max_decompressed_bytes: usize,
@@ -64,8 +64,8 @@ impl Default for DecodeOptions {
     }
 }
 
-/// Decodes the batches of `data`, which is data buffer 0 of the columns and starts at byte
-/// `first_position` of the source.
+/// Decodes the batches of `data`. `data` starts at byte `first_position` of the source and becomes
+/// data buffer 0 of the columns.
 pub fn decode_records(
     data: &[u8],
     first_position: u64,

@@ -35,7 +35,7 @@ impl BatchFields<'_> {
     }
 }
 
-/// Columns of rows; all have the same length.
+/// Columns of rows. All columns have the same length.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RowColumns {
     /// Timestamp in microseconds, saturated at the limits.

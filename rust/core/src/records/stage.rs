@@ -15,15 +15,15 @@ const MAX_AHEAD_BYTES: usize = 64 << 10;
 /// The records of one batch inside a data buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Payload<'a> {
-    /// The whole data buffer, at most 2^31 - 1 bytes. The head of a record is read in words that
-    /// may reach past the payload.
+    /// The whole data buffer, at most 2^31 - 1 bytes. The start of a record is read in words, which
+    /// may extend past the payload.
     pub(crate) bytes: &'a [u8],
     /// Number of the data buffer.
     pub(crate) buffer: u32,
     /// Start of the payload within `bytes`.
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// True when checksums are computed over the data buffer.
+    /// True when checksums of batches in the data buffer are computed.
     pub(crate) is_checked: bool,
 }
 

@@ -35,7 +35,7 @@ pub struct Wanted {
     pub rows: usize,
     /// Offsets of the rows. Batches after this range are not read.
     pub offsets: std::ops::Range<i64>,
-    /// Valid batch offsets. Other batches are left to the slow path.
+    /// Valid batch offsets. The slow path handles other batches.
     pub batch_offsets: std::ops::Range<i64>,
     /// Make keys.
     pub keys: bool,
@@ -86,7 +86,7 @@ pub fn read_rows(file: &SegmentFile, wanted: &Wanted, pool: &mut VectorPool) -> 
             break;
         }
         if window.take(&mut rows, &header, wanted, &mut table).is_none() {
-            // Columns of unequal length cannot be used.
+            // Columns of different lengths cannot be used.
             let (stop_position, next_offset) = (wanted.position, wanted.batch_offsets.start);
             return Ok(TableRows {
                 stop_position,

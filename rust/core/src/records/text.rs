@@ -1,4 +1,5 @@
-//! Formats records as text by a template of tokens like kcat's. A JSON line is one such template.
+//! Formats records as text with a template. The tokens of a template are like those of kcat. A JSON
+//! line is one such template.
 //!
 //! Many records go into one buffer. JSON text must be UTF-8, so other bytes become an object
 //! `{"base64":"..."}` instead of a string.
@@ -44,7 +45,7 @@ pub enum Token {
     JsonKey,
     /// The value as JSON.
     JsonValue,
-    /// `,"headers":[name,value,...]`; nothing for a record without headers.
+    /// `,"headers":[name,value,...]`, or no text for a record without headers.
     JsonHeaders,
 }
 
@@ -119,7 +120,7 @@ pub struct TextRows<'a> {
     pub header_values: Strings<'a>,
     /// Data buffers of the views.
     pub buffers: &'a [&'a [u8]],
-    /// First record of each batch, then the number of records.
+    /// First record of each batch. The last item is the number of records.
     pub batch_starts: &'a [i64],
     /// Timestamp type of each batch: -1 none, 0 create time, 1 log append time.
     pub timestamp_types: &'a [i32],

@@ -34,7 +34,7 @@ const SKIP_BATCH_BYTES: u64 = 4096;
 /// The checksum of a batch of at least this size is joined to the checksum of the range. The bytes
 /// of a smaller batch are hashed a second time, because that is faster.
 const JOINED_BATCH_BYTES: u64 = 4096;
-/// The largest batch that is read into memory as a whole: control batches and legacy messages.
+/// Largest size of a control batch or legacy message, which is read into memory as a whole.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
 /// Largest decompressed size of a legacy message set that a scan opens in its own memory.
 const MAX_SET_BYTES: usize = 64 << 20;
@@ -127,9 +127,9 @@ pub struct ScanOptions {
     /// Byte position at which the scan ends. It ends at the end of the source if this is `None` or
     /// larger.
     pub end: Option<u64>,
-    /// Check every batch's checksum.
+    /// Whether the checksum of every batch is checked.
     pub verify_crc: bool,
-    /// Also compute the CRC-32C of every byte of the range.
+    /// Whether the CRC-32C of all bytes of the range is computed, too.
     pub hash_bytes: bool,
 }
 
@@ -141,8 +141,8 @@ impl Default for ScanOptions {
 
 /// Receives the batches of a scan in order.
 pub trait Visitor {
-    /// `batch` starts at byte `position`. `records` are the bytes after its header when it is a
-    /// control batch, and empty otherwise.
+    /// `batch` starts at byte `position`. For a control batch, `records` are the bytes after the
+    /// header. Otherwise `records` is empty.
     fn batch(&mut self, position: u64, batch: &Batch, records: &[u8]) -> Result<()>;
 
     /// Receives an estimate of the number of batches that will follow. The estimate is based on the

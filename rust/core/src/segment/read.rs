@@ -63,7 +63,7 @@ impl Range {
     }
 }
 
-/// What [`SegmentIndex::read`] found in the memory that it filled.
+/// The batches that [`SegmentIndex::read`] found in the memory that it filled.
 #[derive(Clone, Copy, Debug)]
 pub struct Found {
     /// The position in the segment of the first byte in memory.

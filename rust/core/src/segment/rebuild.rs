@@ -1,11 +1,11 @@
-//! Builds every index of a segment from its batches alone, as Kafka's own recovery of a segment
-//! writes them. It is a pure state machine that receives the batches of a scan.
+//! Builds every index of a segment from the batches of the segment, in the same way as Kafka's
+//! recovery of a segment. It is a pure state machine that receives the batches of a scan.
 //!
-//! For each batch it does the following in this order. It updates the largest max timestamp so far,
-//! and keeps the last offset of the first batch that has this timestamp. If the batch starts more
-//! than the index interval after the last indexed position (0 at first), it writes an offset entry,
-//! and a time entry with that largest timestamp. For a v2 batch it updates leader epochs and
-//! producer state. After the last batch it writes one more time entry.
+//! For each batch, the rebuild does the following in this order. It updates the largest max
+//! timestamp so far, and keeps the last offset of the first batch that has this timestamp. If the
+//! batch starts more than the index interval after the last indexed position (0 at first), it
+//! writes an offset entry, and a time entry with that largest timestamp. For a v2 batch it updates
+//! leader epochs and producer state. After the last batch it writes one more time entry.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ const MAX_CONTROL_BYTES: usize = 1 << 20;
 /// The default of `index.interval.bytes`.
 pub const DEFAULT_INDEX_INTERVAL_BYTES: u64 = 4096;
 
-/// The index files of a segment as bytes, and other facts of its batches.
+/// The index files of a segment as bytes, and other results of the rebuild.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Rebuilt {
     /// `.index`
@@ -240,7 +240,7 @@ pub struct RebuildVisitor {
 }
 
 impl RebuildVisitor {
-    /// Returns a visitor that keeps all rows, or none if there are more than `max_rows`.
+    /// Returns a visitor that keeps all rows, or no rows if there are more than `max_rows`.
     pub fn new(rebuilder: Rebuilder, max_rows: usize) -> Self {
         Self { rebuilder, batches: BatchColumns::default(), max_rows, batches_complete: true }
     }

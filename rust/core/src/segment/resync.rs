@@ -25,7 +25,8 @@ const MAX_ATTEMPTS: usize = 16;
 pub trait Searched {
     /// The number of bytes.
     fn size_bytes(&self) -> u64;
-    /// Fills `buffer` from `position` and returns the number of bytes, which is smaller at the end.
+    /// Fills `buffer` from `position` and returns the number of bytes, which is below the size of
+    /// `buffer` only at the end.
     fn read_at(&self, position: u64, buffer: &mut [u8]) -> Result<usize>;
     /// Scans from `options.start`.
     fn scan(&self, options: &ScanOptions, visitor: &mut LastOffset) -> Result<Scan>;
