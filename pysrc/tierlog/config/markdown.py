@@ -16,28 +16,30 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tierlog.config > docs/CONFIG.md`; do not edit. -->
 
 Settings come from an unchanged Kafka `server.properties`, from environment variables that start
-with `TIERLOG_` (they win over the file), and from flags (they win over both).
+with `TIERLOG_`, and from flags. A variable overrides the file, and a flag overrides both.
 
-Keys that start with `tierlog.` or `remote.` are tierlog's: an unknown key is an error that names
-the nearest known one, and so is an unknown `TIERLOG_` variable. Every other key is Kafka's and is
-ignored, unless it is so close to a name on this page that it must be a mistake. It is an error to
-give one setting two different values by two of its names in one place.
+A key that starts with `tierlog.` or `remote.` must be a known setting. An unknown key of this kind
+is an error that names the nearest known one, and so is an unknown `TIERLOG_` variable. Every other
+key belongs to Kafka and is ignored, unless it is so similar to a name on this page that it must be
+a mistake. If two names of one setting have different values in the same place, this is an error.
 
-A node (`tierlog serve --data-dir`) takes the settings that are marked as dynamic while it runs, as
-a broker does: IncrementalAlterConfigs for this node, or for all nodes. They win over the three.
+A node (`tierlog serve --data-dir`) can change its dynamic settings while it runs, as a broker does.
+Clients use IncrementalAlterConfigs for this node or for all nodes. These values override file,
+variables and flags.
 """
 
 _TOPICS = """\
 ## Settings of a topic
 
-A topic of a node ([NODE.md](NODE.md)) takes these when it is created, and later with
-IncrementalAlterConfigs or AlterConfigs; a change is in force at once. The meaning and the default
-are Kafka's. Another name is refused with INVALID_CONFIG.
+Clients give these settings to a topic of a node ([NODE.md](NODE.md)) when they create it, or later
+with IncrementalAlterConfigs or AlterConfigs. A change takes effect at once. The meaning and the
+default are Kafka's. Any other name is refused with INVALID_CONFIG.
 
-Where a topic has no value of its own, the first of these counts: the default that this node was
-given while it ran, that of all nodes, and that of the file. The names of such defaults are listed
-with each setting. Only a node reads them: for `tierlog tier`, `log.retention.*` is how long a
-broker keeps its own copy, and `tierlog.retention.*` how long the store keeps what was copied.
+If a topic has no value of its own, a node uses its default for topics. The names of the default are
+listed under "If not given". The node looks for it first among its own dynamic settings, then among
+those of all nodes, then in the file. `tierlog tier` does not use these defaults. For it,
+`log.retention.*` is how long a broker keeps its own copy, and `tierlog.retention.*` is how long the
+store keeps the copied segments.
 """
 
 _PASSED_ON = """\

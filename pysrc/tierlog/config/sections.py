@@ -376,7 +376,7 @@ class PluginConfig(Section):
         "remote.log.storage.manager.impl.prefix",
         text("the beginning of a key"),
         "rsm.config.",
-        "Prefix of the keys that are given to that manager, without the prefix.",
+        "Keys with this prefix are given to that manager, which gets them without the prefix.",
     )
     metadata_manager_class_name: str | None = setting(
         "remote.log.metadata.manager.class.name",
@@ -389,7 +389,7 @@ class PluginConfig(Section):
         "remote.log.metadata.manager.impl.prefix",
         text("the beginning of a key"),
         "rlmm.config.",
-        "Prefix of the keys that are given to that manager, without the prefix.",
+        "Keys with this prefix are given to that manager, which gets them without the prefix.",
     )
     custom_metadata_max_bytes: int = setting(
         "remote.log.metadata.custom.metadata.max.bytes",

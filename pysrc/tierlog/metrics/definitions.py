@@ -95,7 +95,7 @@ def _by_topic(metric: Metric) -> Metric:
         name=topic_name(metric.name),
         kind=metric.kind,
         unit=metric.unit,
-        doc=f"{metric.doc.removesuffix('.')}; of one topic.",
+        doc=f"By topic: {metric.doc}",
         labels=("topic",),
     )
 
@@ -146,13 +146,13 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
             RemoteEvent.COPY_REQUESTS,
             "RemoteCopyRequests",
             "copies",
-            "Copies of segments that were started, each attempt.",
+            "Attempts to copy a segment that were started.",
         ),
         _meter(
             RemoteEvent.COPY_ERRORS,
             "RemoteCopyErrors",
             "copies",
-            "Copies of segments that failed.",
+            "Attempts to copy a segment that failed.",
         ),
         _meter(
             RemoteEvent.FETCH_BYTES,
@@ -176,13 +176,13 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
             RemoteEvent.DELETE_REQUESTS,
             "RemoteDeleteRequests",
             "deletions",
-            "Deletions of segments from the remote tier that were started, each attempt.",
+            "Attempts to delete a segment from the remote tier that were started.",
         ),
         _meter(
             RemoteEvent.DELETE_ERRORS,
             "RemoteDeleteErrors",
             "deletions",
-            "Deletions of segments from the remote tier that failed.",
+            "Attempts to delete a segment from the remote tier that failed.",
         ),
     )
 )
@@ -213,7 +213,7 @@ KAFKA_METRICS: tuple[Metric, ...] = (
     _topic_gauge(
         "RemoteLogSizeBytes",
         "bytes",
-        "Size of the remote log: finished segments of the log's leader epochs, each byte once.",
+        "Size of the finished segments in the lineage of the log; overlapping bytes count once.",
     ),
     _topic_gauge(
         "RemoteLogSizeComputationTime",
@@ -223,7 +223,7 @@ KAFKA_METRICS: tuple[Metric, ...] = (
     _manager_gauge(
         "RemoteLogManagerTasksAvgIdlePercent",
         "ratio",
-        "Idle share of the copy threads in the last minute, 0 to 1 in spite of the name.",
+        "Idle share of the copy threads in the last minute, as a ratio from 0 to 1.",
     ),
     _manager_gauge(
         "RetentionSizeInPercent",
@@ -243,13 +243,13 @@ KAFKA_METRICS: tuple[Metric, ...] = (
     _pool_gauge(
         "RemoteLogReaderAvgIdlePercent",
         "ratio",
-        "Idle share of the reader threads in the last minute, 0 to 1 in spite of the name.",
+        "Idle share of the reader threads in the last minute, as a ratio from 0 to 1.",
     ),
     Metric(
         name="kafka_server_delayedremotefetchmetrics_expires_total",
         kind=Kind.COUNTER,
         unit="reads",
-        doc="Remote reads that did not come within remote.fetch.max.wait.ms.",
+        doc="Remote reads that took longer than remote.fetch.max.wait.ms.",
         mbean="kafka.server:type=DelayedRemoteFetchMetrics,name=ExpiresPerSec",
         attribute="Count",
     ),
@@ -281,13 +281,13 @@ KAFKA_METRICS: tuple[Metric, ...] = (
         "RLMCopy",
         "byte-rate",
         "bytes per second",
-        "Copies to the remote tier as the copy quota measures them.",
+        "Rate of copies to the remote tier, as the copy quota measures it.",
     ),
     _attribute(
         "RLMFetch",
         "byte-rate",
         "bytes per second",
-        "Reads from the remote tier as the fetch quota measures them.",
+        "Rate of reads from the remote tier, as the fetch quota measures it.",
     ),
 )
 
@@ -316,8 +316,8 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter(
         "unreadable_batches",
         "batches",
-        "Copied batches whose records cannot be read, at most 100 of a segment. Reads stop there "
-        "unless the caller skips damage.",
+        "Copied batches whose records cannot be read; at most 100 per segment are counted. A read "
+        "stops at such a batch unless the caller skips damage.",
     ),
     _own_counter("segments_deleted", "segments", "Segments deleted from the remote tier."),
     _own_counter("deleted_bytes", "bytes", "Log bytes of segments deleted from the remote tier."),
@@ -335,8 +335,8 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own(
         "partitions_deposed",
         "partitions",
-        "Partitions that the broker's last answer makes this sidecar lead and that a later leader "
-        "has claimed: they are neither copied nor expired here.",
+        "Partitions that this sidecar leads by the broker's last answer, although a later leader "
+        "has claimed them. This sidecar neither copies nor expires them.",
     ),
     _own(
         "segments_refused",
@@ -350,7 +350,11 @@ OWN_METRICS: tuple[Metric, ...] = (
         "Segments of led partitions whose objects the last store check found missing or damaged, "
         "until another copy replaces them.",
     ),
-    _own("partitions_followed", "partitions", "Partitions here that other brokers lead."),
+    _own(
+        "partitions_followed",
+        "partitions",
+        "Partitions in the log directories that other brokers lead.",
+    ),
     _own(
         "follower_lag_bytes",
         "bytes",
@@ -365,26 +369,30 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own(
         "store_up",
         "boolean",
-        "Whether the store answered when it was last asked for its cluster.json, which happens "
-        "once per interval: 1 or 0. Also 0 while it takes more than 10 seconds for the answer.",
+        "1 if the store answered the last request for its cluster.json, else 0. The sidecar sends "
+        "this request once per interval. Also 0 while an answer takes more than 10 seconds.",
     ),
     _own(
         "broker_up",
         "boolean",
-        "Whether the broker answered at the last look: 1 or 0. Absent when no broker is asked.",
+        "1 if the broker answered when it was last asked, else 0. Absent when no broker is asked.",
     ),
     _own(
         "partitions_without_leader",
         "partitions",
-        "Partitions here for which the broker's last answer names no leader. Absent while it does "
-        "not answer.",
+        "Partitions in the log directories for which the broker's last answer names no leader. "
+        "Absent while the broker does not answer.",
     ),
     _own(
         "log_directories_unreadable",
         "directories",
-        "Log directories that the last look could not read.",
+        "Log directories that could not be read in the last interval.",
     ),
-    _own_counter("look_failures", "looks", "Looks at directories and broker that failed."),
+    _own_counter(
+        "look_failures",
+        "looks",
+        "Intervals in which listing the directories or asking the broker failed.",
+    ),
     _own_counter(
         "index_file_errors",
         "errors",

@@ -46,18 +46,19 @@ these a `for` of some minutes. `up == 0` means that the sidecar itself does not 
 _KAFKA = """\
 ## Kafka's metrics
 
-They have the names that the Prometheus JMX exporter gives them with its example rules for Kafka
-(`kafka-kraft-3_0_0.yml`), so dashboards for brokers show tierlog, too. These rules omit the domain
-`kafka.log.remote`. Its MBeans have the names here that the rules would give them.
+These metrics have the names that the Prometheus JMX exporter gives them with its example rules for
+Kafka (`kafka-kraft-3_0_0.yml`), so dashboards for brokers show tierlog, too. The example rules omit
+the domain `kafka.log.remote`. tierlog shows the MBeans of this domain with the names that the rules
+would give them.
 
 The exporter gives the same name to the sum over all topics and to the series of each topic, so
-`sum()` counts each value twice. Here Kafka's names are the sums over all topics, without a label.
-The series by topic are `tierlog_topic_...{topic="..."}` with the same ending. In a dashboard for
-brokers, replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
+`sum()` counts each value twice. In tierlog, a series with Kafka's name is the sum over all topics
+and has no label. The series by topic are `tierlog_topic_...{topic="..."}` with the same ending. In
+a dashboard for brokers, replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
 `tierlog_topic_X{topic=~"$topic"}`.
 
-The exporter shows only the count of a meter; use its `rate()`. The rates of Kafka's MBeans are in
-`tierlog_meter_rate`.
+Of a meter, the exporter shows only the count; use `rate()` of the count. `tierlog_meter_rate` has
+the rates of Kafka's MBeans.
 """
 
 _OWN = """\
@@ -110,6 +111,6 @@ def _entry(metric: Metric) -> str:
         lines.append(f"* Labels: {', '.join(f'`{label}`' for label in metric.labels)}")
     if metric.mbean:
         keys = "".join(f",{label}" for label in metric.labels if not metric.in_usual_rules)
-        outside = "" if metric.in_usual_rules else "; not let through by the example rules"
+        outside = "" if metric.in_usual_rules else "; the example rules omit it"
         lines.append(f"* Kafka: `{metric.mbean}{keys}`, attribute `{metric.attribute}`{outside}")
     return "\n".join([*lines, ""])
