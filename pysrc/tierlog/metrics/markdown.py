@@ -111,6 +111,6 @@ def _entry(metric: Metric) -> str:
         lines.append(f"* Labels: {', '.join(f'`{label}`' for label in metric.labels)}")
     if metric.mbean:
         keys = "".join(f",{label}" for label in metric.labels if not metric.in_usual_rules)
-        outside = "" if metric.in_usual_rules else "; the example rules omit it"
+        outside = "" if metric.in_usual_rules else "; not in the example rules"
         lines.append(f"* Kafka: `{metric.mbean}{keys}`, attribute `{metric.attribute}`{outside}")
     return "\n".join([*lines, ""])
