@@ -33,6 +33,7 @@ class NodeProcess:
         *,
         store: str | None = None,
         limit_bytes: int | None = None,
+        data_limit_bytes: int | None = None,
         disk_library: Path | None = None,
     ) -> None:
         self._folder = folder
@@ -47,6 +48,10 @@ class NodeProcess:
                 "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
                 f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes},) * 2); {code}"
             )
+        if data_limit_bytes is not None:
+            # More memory of its own than this is refused to the process, stacks included.
+            limits = f"(resource.RLIMIT_DATA, ({data_limit_bytes},) * 2)"
+            code = f"import resource; resource.setrlimit{limits}; {code}"
         program = ["-c", code] if disk_library is None else ["-m", "tests.node.disk_node"]
         command = [sys.executable, *program, "serve", "--data-dir", str(folder / "data")]
         command += ["--listen", "127.0.0.1:0", "--config", str(properties)]
@@ -113,11 +118,17 @@ def running_node(
     *,
     store: str | None = None,
     limit_bytes: int | None = None,
+    data_limit_bytes: int | None = None,
     disk_library: Path | None = None,
 ) -> Iterator[NodeProcess]:
     """A node that is killed at the end unless it was ended before."""
     node = NodeProcess(
-        folder, settings, store=store, limit_bytes=limit_bytes, disk_library=disk_library
+        folder,
+        settings,
+        store=store,
+        limit_bytes=limit_bytes,
+        data_limit_bytes=data_limit_bytes,
+        disk_library=disk_library,
     )
     try:
         yield node

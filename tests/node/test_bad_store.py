@@ -1,4 +1,4 @@
-"""A store on a bad day: local partitions go on, and cold reads end with an error that is retried."""
+"""A store on a bad day: local partitions go on, cold reads end with an error that is retried."""
 
 from __future__ import annotations
 
