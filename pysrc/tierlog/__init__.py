@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
     an object store."""
     value: Any
     if name == "__version__":
-        # Imported here, since the import takes 40 ms.
+        # importlib.metadata is imported here, since its import takes 40 ms.
         from importlib.metadata import version
 
         value = version("tierlog")

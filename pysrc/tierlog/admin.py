@@ -63,7 +63,7 @@ class Replica:
     """A replica in a log directory.
 
     ``is_future`` says that the replica is being copied from another directory of the same broker.
-    It replaces the replica there when it has caught up.
+    When it has caught up, the future replica replaces the replica in the other directory.
     """
 
     partition: TopicPartition
@@ -130,14 +130,14 @@ class ClusterAdmin:
 
     ``bootstrap`` is ``host:port[,host:port]``. Every method raises AdminError when no broker
     answers within the timeout, or when the cluster refuses the request. When a connection breaks,
-    for example because a broker dies, the request is sent again to another broker. This is safe
-    because all requests may be repeated.
+    for example because a broker dies, the request is sent again to another broker. Sending a
+    request again is safe, because all requests may be repeated.
     """
 
     def __init__(
         self, bootstrap: str, *, timeout_s: float = 10.0, clock: Clock | None = None
     ) -> None:
-        # Imported on demand, because most commands do not need it.
+        # kafka-python is imported on demand, because most commands do not need it.
         import kafka.errors as kafka_errors
         from kafka.admin import KafkaAdminClient
 
@@ -365,7 +365,8 @@ class ClusterAdmin:
                 if is_over or not self._may_pass(error):
                     raise AdminError(f"cluster {self._bootstrap}: {_text(error)}") from error
                 if self._client is not None:
-                    # Without this, the client would keep asking a controller that has died.
+                    # Without this assignment, the client would keep asking a controller that has
+                    # died.
                     self._client._controller_id = None
                 self._clock.sleep(_RETRY_MS)
 

@@ -3,8 +3,8 @@
     @takes(topic=TEXT, end_offset=optional(INTEGER))
     def read(topic: str, end_offset: int | None = None) -> ...
 
-Values are not checked here. The error shows only the type of the argument, since its value may hold
-credentials.
+This module does not check values. The error shows only the type of the argument, since its value
+may hold credentials.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def instance_of(expected: str, *types: type) -> Kind:
 
 
 def having(expected: str, *methods: str) -> Kind:
-    """Return the kind of an object with these methods. It is for protocols of tierlog that users
-    implement."""
+    """Return the kind of an object with these methods. This kind is for protocols of tierlog that
+    users implement."""
     return Kind(expected, lambda value: all(hasattr(value, method) for method in methods))
 
 
@@ -84,8 +84,8 @@ def native_takes(**kinds: Kind) -> Callable[[_Function], _Function]:
     """Return a decorator like that of `takes`, which checks arguments only after the function
     itself has raised TypeError.
 
-    It is for functions that take only a few microseconds, and whose native code checks every
-    argument.
+    This decorator is for functions that take only a few microseconds, and whose native code checks
+    every argument.
     """
 
     def decorate(function: _Function) -> _Function:

@@ -77,7 +77,8 @@ class BrokerClient:
         self._bootstrap = bootstrap
         self._cluster_id = cluster_id
         self._timeout_s = timeout_s
-        # Without this the client writes its own messages about an unreachable broker to stderr.
+        # Without log level 0 and this callback, the client writes its own messages about an
+        # unreachable broker to stderr.
         self._client: Any = AdminClient(
             {
                 "bootstrap.servers": bootstrap,

@@ -56,7 +56,7 @@ class BinaryColumn(Sequence["bytes | None"]):
     A view has 16 bytes, little-endian, and begins with the i32 length. A value of up to 12 bytes
     follows directly. For a longer value, its first 4 bytes, the i32 index of a data buffer and the
     i32 position in this buffer follow. A null is all zeros. ``validity`` has one bit per row,
-    lowest first; 1 means not null. It is None when no row is null.
+    lowest first; 1 means not null. ``validity`` is None when no row is null.
     """
 
     __slots__ = ("_buffers", "_count", "_first", "_native")
@@ -113,7 +113,8 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def lengths(self) -> Int32Column:
-        """The size of each row in bytes; 0 for a null. This is a strided array over the views."""
+        """The size of each row in bytes; 0 for a null. The result is a strided array over the
+        views."""
         return self.views.view(np.int32).reshape(-1, _VIEW_BYTES // 4)[:, 0]
 
     @property
@@ -134,8 +135,8 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def validity(self) -> npt.NDArray[np.uint8] | None:
-        """The validity bitmap; None when no row is null. It is a copy if this is a part of a native
-        column."""
+        """The validity bitmap; None when no row is null. For a part of a native column, the bitmap
+        is a copy."""
         native = self._native.validity
         if native is None or self._count == len(self._native):
             return None if native is None else np.asarray(native)
@@ -259,8 +260,9 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
         return self._list_offsets
 
     def to_arrow(self, *, views: bool = True) -> pa.Array:
-        """Return a ``pyarrow`` list of structs (key, value). With `views`, both are of type
-        ``binary_view`` over the same memory; otherwise they are copies of type ``binary``."""
+        """Return a ``pyarrow`` list of structs (key, value). With `views`, keys and values are of
+        type ``binary_view`` over the same memory; otherwise keys and values are copies of type
+        ``binary``."""
         pa = _pyarrow()
         offsets = self.list_offsets
         if views:
@@ -288,7 +290,7 @@ class Record(NamedTuple):
 class RowColumns(NamedTuple):
     """Further columns of table rows: the timestamp in microseconds (clamped), Kafka's number of the
     timestamp type (-1 none, 0 create time, 1 log append time), and fields of the record's batch.
-    They are buffers of i64, i32, i32, i64, i16 and i32, with one value for each row."""
+    The columns are buffers of i64, i32, i32, i64, i16 and i32, with one value for each row."""
 
     timestamp_us: _core.Column
     timestamp_type: _core.Column
@@ -339,9 +341,9 @@ class RecordColumns:
 
     ``offset`` and ``timestamp_ms`` are int64; the timestamp of a message of magic 0 is -1. ``keys``
     and ``values`` are `BinaryColumn`, and ``headers`` is a `HeaderColumn`. ``batches`` has one row
-    per batch, including control batches. Its ``stop_reason`` and ``stop_position`` say where the
-    decode ended. The records of batch i are the rows ``batch_starts[i]`` up to ``batch_starts[i +
-    1]`` (exclusive).
+    per batch, including control batches. ``batches.stop_reason`` and ``batches.stop_position`` say
+    why and where the decode ended. The records of batch i are the rows ``batch_starts[i]`` up to
+    ``batch_starts[i + 1]`` (exclusive).
     """
 
     offset: Int64Column
@@ -398,8 +400,8 @@ class RecordColumns:
     def format(
         self, template: _core.TextTemplate, first: int, limit_bytes: int
     ) -> tuple[_core.Column, int]:
-        """Return the text of records from row `first` on, up to about `limit_bytes`, and the row
-        after the last of them. The interpreter lock is released meanwhile."""
+        """Return the text of records from row `first` on, up to about `limit_bytes`, and the number
+        of the first row that is not in the text. The call releases the interpreter lock."""
         keys, strings = self.keys.native
         has_headers = len(self.headers.keys) > 0
         return template.format(
@@ -425,8 +427,8 @@ class RecordColumns:
         return RowColumns(*columns)
 
     def records(self) -> Iterator[Record]:
-        """Return an iterator over the rows as Python objects. It is many times slower than using
-        columns."""
+        """Return an iterator over the rows as Python objects. Using Python objects is many times
+        slower than using columns."""
         columns = zip(
             self.offset.tolist(),
             self.timestamp_ms.tolist(),
@@ -442,8 +444,8 @@ class RecordColumns:
         key, value and headers.
 
         With `views`, keys, values and headers are ``binary_view`` columns over the same memory.
-        Otherwise they are copied into ``binary`` columns, which every function of pyarrow accepts.
-        Then OverflowError is raised when a column has more than 2^31 - 1 bytes.
+        Without `views`, they are copied into ``binary`` columns, which every function of pyarrow
+        accepts; OverflowError is raised when a column has more than 2^31 - 1 bytes.
 
         pyarrow supports only a few operations on views:
 

@@ -1,8 +1,8 @@
 """Quotas for the remote tier, which limit the bytes per second that are copied to it and read from
 it (KIP-956).
 
-A `QuotaManager` is one quota that threads share. It has a native sensor, which counts bytes, and a
-queue of waiting threads. A unit is the copy of a segment, or a ranged read. Every unit uses
+A `QuotaManager` is one quota that threads share. A manager has a native sensor, which counts bytes,
+and a queue of waiting threads. A unit is the copy of a segment, or a ranged read. Every unit uses
 `QuotaManager.transfer`, which waits and counts in one of three modes (`QuotaMode`):
 
 * ``check``, as in KIP-956: a unit starts while the rate is not above the quota, and is counted at
@@ -59,7 +59,7 @@ class QuotaWaitCancelledError(TierlogError):
 
 
 class QuotaManager:
-    """One quota that threads share. Its `limit` may change at any time.
+    """One quota that threads share. The limit may change at any time.
 
         quota = QuotaManager.for_fetches(QuotaConfig(fetch_max_bytes_per_second=10 << 20))
         for records in tierlog.read(url, "orders", 0, fetch_quota=quota): ...
@@ -156,7 +156,7 @@ class QuotaManager:
         return self._sensor.throttle_ms(self._clock.monotonic_ms())
 
     def record(self, size_bytes: int) -> None:
-        """Count bytes. This is allowed even after `close`, for active transfers."""
+        """Count bytes. Active transfers may call this method even after `close`."""
         self._sensor.record(size_bytes, self._clock.monotonic_ms())
 
     def try_reserve(self, size_bytes: int) -> Reservation | int:
@@ -191,15 +191,15 @@ class QuotaManager:
         return self.try_reserve(size_bytes)
 
     def book_charge(self, admitted: Reservation | int, size_bytes: int) -> None:
-        """Count `size_bytes` for a request that `admit_charge` allowed. 0 means that the request
-        was not made."""
+        """Count `size_bytes` for a request that `admit_charge` allowed; 0 if the request was not
+        made."""
         if not isinstance(admitted, int):
             admitted.settle(size_bytes, self._clock.monotonic_ms())
         elif size_bytes:
             self.record(size_bytes)
 
     def snapshot(self) -> QuotaSnapshot:
-        """Return rate, limit, totals and throttled time for metrics. This does not block other
+        """Return rate, limit, totals and throttled time for metrics. The call does not block other
         threads."""
         snapshot = self._sensor.snapshot(self._clock.monotonic_ms())
         return snapshot._replace(throttled_ms=snapshot.throttled_ms + self._spread.held_ms)
@@ -233,9 +233,9 @@ class QuotaManager:
     ) -> int:
         """Block while the quota is exceeded; return the waiting time in ms.
 
-        ``cancelled`` is called at least once a second and at once after `wake`. If it returns True,
-        QuotaWaitCancelledError is raised. ``on_wait`` is called as often, with the estimated
-        remaining time in ms. Raises ClosedError after `close`.
+        ``cancelled`` is called at least once a second and at once after `wake`. If ``cancelled``
+        returns True, QuotaWaitCancelledError is raised. ``on_wait`` is called as often, with the
+        estimated remaining time in ms. Raises ClosedError after `close`.
         """
         return self._until_admitted(self._sensor.throttle_ms, cancelled, on_wait)[1]
 
@@ -258,8 +258,8 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> Iterator[Transfer]:
-        """Open one unit of about ``size_bytes``. Wait, as `wait` does, until it may start. At its
-        end the moved bytes are counted, even after an error."""
+        """Open one unit of about ``size_bytes``. Wait, as `wait` does, until it may start. At the
+        end of the unit, the moved bytes are counted, even after an error."""
         unit = Transfer(self, self._clock, cancelled, on_wait)
         unit.begin(size_bytes)
         try:
@@ -385,7 +385,8 @@ class QuotaManager:
 
 
 class _Spread:
-    """The bytes of chunks that were sent ahead of the quota's rate. They decrease at this rate."""
+    """The bytes of chunks that were sent ahead of the quota's rate. The number of these bytes
+    decreases at the quota's rate."""
 
     def __init__(self) -> None:
         self._bytes = 0.0
@@ -449,14 +450,15 @@ class Transfer:
             self.waited_ms += self._manager.wait(cancelled=self._cancelled, on_wait=self._on_wait)
 
     def before_piece(self, size_bytes: int) -> None:
-        """Register a chunk before it is sent. In mode ``pace``, wait until it may be sent."""
+        """Register a chunk before it is sent. In mode ``pace``, wait until the chunk may be
+        sent."""
         if self._manager.mode is QuotaMode.PACE:
             self.waited_ms += self._manager._pace(size_bytes, self._cancelled, self._on_wait)
         else:
             self.moved(size_bytes)
 
     def moved(self, size_bytes: int) -> None:
-        """Add moved bytes; they are counted at the end of the unit."""
+        """Add moved bytes, which are counted at the end of the unit."""
         self._moved_bytes += size_bytes
 
     def end(self) -> None:

@@ -32,8 +32,8 @@ __all__ = [
 
 MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-# The last character stands for two bits, so only four characters are valid. With others, an id
-# would have several texts.
+# The last character stands for two bits, so only four characters are valid. If other characters
+# were valid, an id would have several texts.
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 ZERO_UUID = "A" * 22
 _URL_HEAD = re.compile(r"[A-Za-z][A-Za-z0-9+. -]*:/*")

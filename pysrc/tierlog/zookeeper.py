@@ -1,7 +1,6 @@
 """Follow the dynamic settings of a broker in ZooKeeper (KIP-73: ``/config/brokers/<id>``).
 
-This is for clusters of Kafka up to 3.9 that keep their settings in ZooKeeper. Needs the extra
-``zookeeper``.
+Clusters of Kafka up to 3.9 may keep their settings in ZooKeeper. Needs the extra ``zookeeper``.
 """
 
 from __future__ import annotations

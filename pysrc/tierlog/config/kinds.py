@@ -289,7 +289,7 @@ class Setting:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name under which the setting can be given. Its main name is first."""
+        """Every name under which the setting can be given. The setting's main name is first."""
         return (self.name, *self.aliases, *self.fallbacks)
 
     def parse(self, text: str, key: str, source: str) -> Any:

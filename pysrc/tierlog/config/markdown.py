@@ -16,28 +16,30 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tierlog.config > docs/CONFIG.md`; do not edit. -->
 
 Settings come from an unchanged Kafka `server.properties`, from environment variables that start
-with `TIERLOG_` (they win over the file), and from flags (they win over both).
+with `TIERLOG_`, and from flags. Variables override the file, and flags override both.
 
-Keys that start with `tierlog.` or `remote.` are tierlog's: an unknown key is an error that names
-the nearest known one, and so is an unknown `TIERLOG_` variable. Every other key is Kafka's and is
-ignored, unless it is so close to a name on this page that it must be a mistake. It is an error to
-give one setting two different values by two of its names in one place.
+Keys that start with `tierlog.` or `remote.` are tierlog's. An unknown key of this kind is an error
+that names the most similar known key, and so is an unknown `TIERLOG_` variable. Every other key is
+Kafka's and is ignored, unless it is so similar to a name on this page that it must be a mistake.
+If one source gives two names of a setting different values, that is an error.
 
-A node (`tierlog serve --data-dir`) takes the settings that are marked as dynamic while it runs, as
-a broker does: IncrementalAlterConfigs for this node, or for all nodes. They win over the three.
+The settings that are marked as dynamic can be changed while a node (`tierlog serve --data-dir`)
+runs, with IncrementalAlterConfigs for this node or for all nodes, as for a broker. Such values
+override file, variables and flags.
 """
 
 _TOPICS = """\
 ## Settings of a topic
 
-A topic of a node ([NODE.md](NODE.md)) takes these when it is created, and later with
-IncrementalAlterConfigs or AlterConfigs; a change is in force at once. The meaning and the default
-are Kafka's. Another name is refused with INVALID_CONFIG.
+A client sets these settings when it creates a topic of a node ([NODE.md](NODE.md)), and changes
+them with IncrementalAlterConfigs or AlterConfigs. A change takes effect at once. The meanings and
+the defaults are Kafka's. Any other name is refused with INVALID_CONFIG.
 
-Where a topic has no value of its own, the first of these counts: the default that this node was
-given while it ran, that of all nodes, and that of the file. The names of such defaults are listed
-with each setting. Only a node reads them: for `tierlog tier`, `log.retention.*` is how long a
-broker keeps its own copy, and `tierlog.retention.*` how long the store keeps what was copied.
+If a topic has no value for a setting, a default applies: first the default that a client has set
+for this node, then the default that a client has set for all nodes, then the default in the file.
+Each setting lists the names of its defaults. Only a node reads these defaults. For `tierlog tier`,
+`log.retention.*` says how long a broker keeps its own copy, and `tierlog.retention.*` how long the
+store keeps the copied segments.
 """
 
 _PASSED_ON = """\

@@ -1,5 +1,5 @@
-"""An SQLite file of the state directory. It is locked for one process and verified before it is
-used.
+"""An SQLite file of the state directory. The file is locked for one process and verified before it
+is used.
 
 Each row of a table ends with a checksum of its values (`with_checksum`). Commits are synchronous
 (WAL, ``synchronous=FULL``), so a committed change survives a power cut. The process holds a lock on
@@ -31,7 +31,7 @@ _PAGE_COUNT_POSITION = 28
 _USER_VERSION_POSITION = 60
 _APPLICATION_ID_POSITION = 68
 _ROWS = 1_024
-# These errors leave the file unchanged, so the next change may be tried.
+# Errors that leave the file unchanged, so that the next change may be tried.
 _HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
 
 
@@ -64,8 +64,7 @@ def with_checksum(*values: object) -> tuple[object, ...]:
 
 
 class Database:
-    """The SQLite file `path` in the present schema. It is created if it is missing. Not
-    thread-safe.
+    """The SQLite file `path` in the present schema. A missing file is created. Not thread-safe.
 
     Raises RemoteMetadataError when another process has the file open or the file cannot be opened,
     and CorruptDataError when it is not such a database. A child process must not use the object

@@ -86,9 +86,9 @@ class Mark(NamedTuple):
 class ReadRange:
     """The offsets [``start_offset``, ``end_offset``) of one segment.
 
-    ``size_bytes`` is their approximate size in the log. ``aborted`` lists the aborted transactions
-    that may have records at these offsets; these records are left out. ``has_all`` says that the
-    log was never compacted, so a rolled segment has all its offsets.
+    ``size_bytes`` is the approximate size of these offsets in the log. ``aborted`` lists the
+    aborted transactions that may have records at these offsets; these records are left out.
+    ``has_all`` says that the log was never compacted, so a rolled segment has all its offsets.
     """
 
     partition: Partition
@@ -287,8 +287,8 @@ def _check_held(
 def plan_read(
     options: SourceOptions, catalog: Catalog, wanted: Wanted | None = None
 ) -> list[tuple[ReadRange, ...] | tuple[Finding, ...]]:
-    """Return the tasks of a batch read. For the quarantine view, they include the findings of the
-    plan."""
+    """Return the tasks of a batch read. For the quarantine view, the tasks include the findings of
+    the plan."""
     offsets = partition_offsets(options, catalog)
     tasks: list[tuple[ReadRange, ...] | tuple[Finding, ...]] = []
     tasks += plan_tasks(options, catalog, offsets, wanted)

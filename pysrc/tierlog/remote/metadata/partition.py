@@ -43,8 +43,8 @@ _PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """The effect of one event. A durable manager stores it before `PartitionMetadata.apply` makes
-    it visible. None and ``()`` mean no change.
+    """The effect of one event. A durable manager stores the change before `PartitionMetadata.apply`
+    makes it visible. None and ``()`` mean no change.
 
     `segment` is the segment after the change; in the state DELETE_SEGMENT_FINISHED it is removed.
     `highest` holds (epoch, highest offset) pairs, with -1 for no offset. `sizes` holds (epoch,
@@ -84,7 +84,8 @@ class _Loading:
 
 
 class PartitionMetadata:
-    """The segments of one partition. Answers the queries of `RemoteLogMetadataManager` about them.
+    """The segments of one partition. This class answers the queries of `RemoteLogMetadataManager`
+    about these segments.
 
     The `change_of_...` methods check an event and return its change, or None for a repeat. `apply`
     makes a change visible. `add` and `update` do both. Every change sets `change_number` to the
@@ -336,7 +337,7 @@ class PartitionMetadata:
 
     def _check_leader_epoch(self, leader_epoch: int | None) -> int | None:
         """Return `leader_epoch` if it is later than the present epoch, or None if it is the same.
-        Raises FencedLeaderError if it is earlier."""
+        Raises FencedLeaderError if `leader_epoch` is earlier."""
         if leader_epoch is None:
             return None
         if not 0 <= leader_epoch <= _MAX_EPOCH:

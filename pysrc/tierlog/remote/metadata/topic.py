@@ -18,8 +18,8 @@ first attempt, so it is not fenced, and an event that is written twice counts on
 The following are not fenced:
 
 * events without an epoch, which Kafka's own brokers and tools write;
-* Kafka's own readers. They do not know these epochs, and apply a dropped event if the segment's
-  state allows it. So a segment of a fenced leader may seem finished or deleted to them;
+* Kafka's own readers, which ignore these epochs and apply a dropped event if the segment's state
+  allows it. So a segment of a fenced leader may seem finished or deleted to them;
 * actions that a leader was allowed before a later claim but takes after it. That leader may still
   remove the objects of a segment whose deletion was accepted, and its active upload may finish.
   No metadata refers to the uploaded object; a comparison with the store finds it as an orphan;
@@ -365,7 +365,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             self.change_count.changed()
             self._fail_writes(None, ClosedError("the metadata manager is closed"))
             self._caught_up.notify_all()
-        # This waits without the lock, because the reader needs the lock to end.
+        # `join` is called without the lock, because the reader needs the lock to end.
         self._reader.join(_CLOSE_S)
         self._client.close_producer()
 

@@ -57,7 +57,8 @@ class MetadataTopicClient:
             "enable.auto.offset.store": False,
             # Reading starts at an explicit offset; a later gap must be an error.
             "auto.offset.reset": "error",
-            # Reports the end of a partition, even when its last records are gone.
+            # With this setting, the client reports the end of a partition, even when its last
+            # records are gone.
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
             "error_cb": _ignore,
@@ -116,7 +117,7 @@ class MetadataTopicClient:
             )
         except (BufferError, KafkaException) as error:
             if isinstance(error, KafkaException) and error.args[0].fatal():
-                # This producer can never write again; replace it.
+                # After a fatal error, a producer can never write again, so replace it.
                 self._producer = Producer(self._producer_settings)
             raise unavailable(f"{self._topic}: the record was not written: {error}") from error
 

@@ -69,8 +69,8 @@ __all__ = [
 
 MAGIC = b"TIERIDX\n"
 VERSION = 2
-# Objects of version 1 have no batch checksums. They were written by older versions of tierlog, or
-# are built from the files of Kafka's own tier.
+# Objects of version 1 have no batch checksums. Such objects were written by older versions of
+# tierlog, or are built from the files of Kafka's own tier.
 _VERSION_1 = 1
 FIRST_READ_BYTES = 16 << 10
 # Upper limit on what a reader has to load. Kafka limits one index file to 10 MiB by default.

@@ -335,7 +335,7 @@ class KafkaLayoutStore(ObjectStore):
     def _encode_log_index(
         self, object_key: ObjectKey, metadata: RemoteLogSegmentMetadata, files: _Files
     ) -> bytes:
-        """Encode the remoteLogIndex. Its entries start at batches to which the offset index
+        """Encode the remoteLogIndex. The entries start at batches to which the offset index
         points."""
         starts = _entry_starts(files.offsets.position.tolist())
         first_offsets, first_timestamps_ms = [], []
@@ -432,9 +432,9 @@ def _parse_kafka_key(key: str) -> ObjectKey | None:
 
 
 def _tierlog_objects(stem: str, found: dict[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield the tierlog objects of one segment. Called when all its files were listed, or at the
-    end of the listing. For an incomplete segment, only the `.log` object is yielded, or only the
-    `.indexes` object when there is no log."""
+    """Yield the tierlog objects of one segment. The caller does this when all files of the segment
+    were listed, or at the end of the listing. For an incomplete segment, only the `.log` object is
+    yielded, or only the `.indexes` object when there is no log."""
     complete = found.keys() >= _NEEDED
     info = found.get(LOG_SUFFIX)
     if info is not None:

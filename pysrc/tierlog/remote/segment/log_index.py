@@ -4,10 +4,10 @@
     entries = decode_remote_log_index(data)                                  bytes to columns
     row = lookup_offset(entries, 4711)                                       None past the end
 
-An entry points at consecutive whole batches. Its offsets are Kafka offsets, inclusive. Its
-timestamps are in milliseconds, and -1 means no timestamp; the last timestamp is the largest of the
-batches. ``data_length`` is the size of the batches in bytes. ``rdi`` names the object and the
-position of the batches. It is untrusted input (see `layout`).
+An entry points at consecutive whole batches. The offsets of an entry are Kafka offsets, inclusive.
+The timestamps are in milliseconds, and -1 means no timestamp; the last timestamp is the largest of
+the batches. ``data_length`` is the size of the batches in bytes. ``rdi`` names the object and the
+position of the batches. An rdi is untrusted input (see `layout`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ the topic an id, the archive keeps the derived id. Two small objects record this
     topic-ids/<topic>-<derived id>.derived      the topic is archived under this derived id
     topic-ids/<topic>-<derived id>.adopted      the topic's own id, which it got later
 
-Both are UTF-8 JSON, ``{"format_version": 1, "topic": text}``; the second also has ``"topic_id"``.
-They are created with if-none-match and never change. A topic that is recreated under the same name
-gets another id, and therefore its own archive.
+Both objects are UTF-8 JSON, ``{"format_version": 1, "topic": text}``; the second object also has
+``"topic_id"``. The objects are created with if-none-match and never change. A topic that is
+recreated under the same name gets another id, and therefore its own archive.
 """
 
 from __future__ import annotations

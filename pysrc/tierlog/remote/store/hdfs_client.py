@@ -36,7 +36,8 @@ __all__ = ["CallFailedError", "Failure", "HdfsClient", "HdfsConnection", "HdfsOp
 _MAX_TEXT = 300
 # Limit on the number of abandoned calls to one cluster that have not ended.
 _MAX_STUCK = 32
-# Limit on the number of background calls to one cluster. Above it, background tasks are postponed.
+# Limit on the number of background calls to one cluster. Above this limit, background tasks are
+# postponed.
 _MAX_BACKGROUND = 8
 _MAX_IDLE_WORKERS = 32
 # How long the end of the process waits for active calls.
@@ -106,8 +107,8 @@ class CallFailedError(Exception):
 class HdfsOptions:
     """The options of `open_store` for `hdfs://`.
 
-    ``timeout_s`` bounds each wait for HDFS. ``config`` holds Hadoop settings. They take precedence
-    over the files in ``config_dir`` (by default, the folder that ``HADOOP_CONF_DIR`` or
+    ``timeout_s`` bounds each wait for HDFS. ``config`` holds Hadoop settings. These settings take
+    precedence over the files in ``config_dir`` (by default, the folder that ``HADOOP_CONF_DIR`` or
     ``HADOOP_HOME`` names). ``replication`` and ``block_size_bytes`` apply to new files; the
     defaults are the cluster's settings.
     """
@@ -151,8 +152,8 @@ class HdfsOptions:
 
 
 class HdfsClient:
-    """A client of hdfs-native. It is closed at least `_QUIET_MS` after the last reference to it was
-    dropped."""
+    """A client of hdfs-native. The client is closed at least `_QUIET_MS` after the last reference
+    to it was dropped."""
 
     __slots__ = ("_ended", "_now_ms", "native")
 
@@ -201,7 +202,7 @@ class _Clusters:
 
 
 class _Call(Future[_Result]):
-    """One call in a worker. Its caller can abandon it."""
+    """One call in a worker. The caller can abandon the call."""
 
     def __init__(self, work: Callable[[], _Result], kind: object) -> None:
         super().__init__()
@@ -294,8 +295,8 @@ class HdfsConnection:
                 f"{url}: hdfs:// stores need the extra 'hdfs': pip install 'tierlog[hdfs]'"
             ) from error
         self._native = hdfs_native
-        # This refuses bad settings before the first call. The client is not kept, because the
-        # process may fork.
+        # Opening a client refuses bad settings before the first call. The client is not kept,
+        # because the process may fork.
         self._open_native_client()
 
     def client(self) -> HdfsClient:
@@ -355,7 +356,7 @@ class HdfsConnection:
             ) from None
 
     def attempt(self, step: Callable[[Any], object]) -> bool:
-        """Start `step` in the background. Its result and its errors are ignored.
+        """Start `step` in the background. The result and the errors of `step` are ignored.
 
         If too many background calls are active, `step` is not started and the method returns False.
         """

@@ -173,7 +173,7 @@ class LocalStore(ObjectStore):
         if not os.path.isdir(self._root):
             raise not_found(self.url, prefix or "at all", "the store's folder is missing")
         # The folder is opened one component at a time, which refuses links. Then fwalk descends
-        # from it.
+        # from the open folder.
         try:
             with (
                 self._storage_errors(base),
