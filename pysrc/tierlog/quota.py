@@ -42,8 +42,8 @@ __all__ = ["QuotaManager", "QuotaWaitCancelledError", "Transfer"]
 
 # Waiting threads check at least this often whether they were cancelled.
 LOOK_UP_MS = 1_000
-# If a thread wakes up late, the next chunks may catch up at most this delay. The bytes for this
-# time and a chunk together are smaller than a part of an upload, unless a clock tick is longer.
+# If a thread wakes up late, later chunks may catch up, but only for a delay up to this limit. So a
+# burst is smaller than a part of an upload, unless a clock tick is longer than the limit.
 PACE_SLACK_MS = 20
 _PACE_SLACK_BYTES = 7 << 20
 _TICKS_MS = 2
@@ -128,7 +128,7 @@ class QuotaManager:
 
     @property
     def paces(self) -> bool:
-        """Whether each chunk waits for its turn."""
+        """Whether each chunk is reserved before it is sent."""
         return self.mode is QuotaMode.PACE and self.limit is not None
 
     def set_limit(self, bytes_per_second: int | None) -> None:

@@ -29,7 +29,7 @@ class ZooKeeperSettings:
     ``on_change`` is called with all settings, once at the start and after each change, in a thread
     of the client. The broker's own settings override the default of all brokers. ``on_state`` is
     called with an error text when the connection is lost or a node is unreadable, and with None
-    when that is over. Meanwhile the last settings apply. ``connect`` is
+    when the problem is over. Meanwhile the last settings apply. ``connect`` is
     ``host:port[,host:port][/chroot]``. Raises ZooKeeperError when no server answers within
     `timeout_s`, and ConfigError when the client library is not installed.
     """

@@ -70,7 +70,7 @@ class Config:
     plugin: PluginConfig = field(default_factory=PluginConfig)
     # Settings that begin with the managers' prefixes, as given.
     plugin_settings: tuple[tuple[str, str], ...] = ()
-    # Defaults for the topics of a node, as given. Other commands ignore them.
+    # Defaults for the topics of a node, as given. Only `tierlog serve` uses these defaults.
     topic_defaults: tuple[tuple[str, str], ...] = ()
 
     def settings_below(self, prefix: str) -> dict[str, str]:

@@ -64,7 +64,7 @@ class QuotaRateMode(StrEnum):
 
 
 class QuotaMode(StrEnum):
-    """How a quota is kept.
+    """How a quota is enforced.
 
     CHECK follows KIP-956: a copy of a segment or a ranged read starts while the rate is not above
     the quota, and its bytes count when it is done. RESERVE counts the bytes before the copy or read

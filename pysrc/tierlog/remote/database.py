@@ -41,8 +41,8 @@ class DatabaseSchema:
 
     ``versions`` maps each version that can be read to its SQL statements. ``upgrade`` rewrites a
     file of an earlier version as the present ``version``, within a transaction; it raises TypeError
-    or ValueError for impossible rows. ``rows`` names the things that the rows describe. ``remedy``
-    tells the user what to do about a damaged file.
+    or ValueError for impossible rows. ``rows`` names what the rows describe, for error messages.
+    ``remedy`` tells the user what to do about a damaged file.
     """
 
     application_id: int
@@ -67,8 +67,8 @@ class Database:
     """The SQLite file `path` in the present schema. A missing file is created. Not thread-safe.
 
     Raises RemoteMetadataError when another process has the file open or the file cannot be opened,
-    and CorruptDataError when it is not such a database. A child process must not use the object
-    after a fork.
+    and CorruptDataError when the file is no database with this schema. A child process must not use
+    the object after a fork.
     """
 
     def __init__(self, path: str, schema: DatabaseSchema) -> None:
@@ -249,7 +249,7 @@ class Database:
             # SQLite would treat a very short file as empty, and overwrite it.
             raise self._corrupt_error("bad_database", "an SQLite database", f"{header[:16]!r}")
         if header[24:28] != header[92:96]:
-            # Written by a version of SQLite that does not maintain the page count.
+            # The file was written by a version of SQLite that does not maintain the page count.
             return
         page_bytes = int.from_bytes(header[_PAGE_SIZE_POSITION : _PAGE_SIZE_POSITION + 2], "big")
         pages = int.from_bytes(header[_PAGE_COUNT_POSITION : _PAGE_COUNT_POSITION + 4], "big")

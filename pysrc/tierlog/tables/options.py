@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
-# Settings for reading a store, which are options of the same name. Each applies to one Spark
-# worker.
+# Settings for reading a store, which are options of the same name. Each of these settings applies
+# to one Spark worker.
 _SETTINGS = (
     BATCH_LIMIT,
     "tierlog.fetch.memory.bytes",
@@ -258,7 +258,7 @@ class _Options:
         return load_config(properties=given, source="options")
 
     def one_of(self, name: str, values: tuple[str, ...]) -> str:
-        """Return the option's value, which must be one of `values`. The first one is the
+        """Return the option's value, which must be one of `values`. The first of `values` is the
         default."""
         found = self._given.get(name, values[0]).strip().lower()
         if found not in values:

@@ -132,8 +132,8 @@ class Catalog(Protocol):
         ...
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """Return (first offset, offset after the last) of the readable records at this isolation
-        level."""
+        """Return the first offset of the readable records, and the offset after the last one, at
+        the isolation level of the read."""
         ...
 
     def check_end(self, partition: Partition) -> None:
@@ -216,7 +216,7 @@ def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[Partitio
     try:
         chosen = chosen_partitions(options, catalog.partitions())
     except OutOfRangeError as error:
-        # The topic may exist but be unreadable, so name the findings.
+        # The topic may exist but be unreadable, so the error names the findings.
         told = "".join(f"; {found}" for found in catalog.findings()[:3])
         raise OutOfRangeError(f"{error}{told}") from None
     for bound in (options.start, options.end):

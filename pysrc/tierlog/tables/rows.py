@@ -85,8 +85,8 @@ def _fits(batches: BatchTable) -> bool:
 
 
 class _Rows(NamedTuple):
-    """Records of one partition. ``fields`` holds the columns of `_FIELDS` if the schema has any of
-    them."""
+    """Records of one partition. ``fields`` holds the columns in `_FIELDS`, and may be None if the
+    schema has none of these columns."""
 
     partition: Partition
     length: int

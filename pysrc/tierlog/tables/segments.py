@@ -119,7 +119,7 @@ class _Segment(Protocol):
         """Yield checked batches and gaps from `place` up to offset `end`, each with the offset
         after it. If the position of `place` is -1, the segment finds the position of its offset.
         The last batches may go past `end`, and the first may begin before `place`. `TableRows` and
-        gaps have only offsets between both."""
+        gaps have only offsets from `place` up to `end`."""
         ...
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
@@ -198,7 +198,7 @@ class _LocalSegment:
                     offset, position = rows.next_offset, rows.stop_position
                     is_usual = not rows.is_last
                     if _is_too_low(handle, position, offset):
-                        # Either that batch or the batch before it is wrong.
+                        # Either the batch at this position or the batch before it is wrong.
                         is_usual, offset, position = False, before, start
                     elif position > start:
                         yield rows, offset
@@ -339,7 +339,7 @@ class _LocalSegment:
         self, handle: SegmentHandle, records: RecordColumns, offset: int
     ) -> CorruptDataError | None:
         """Return an error if the last batch leaps ahead and the batch after it could follow the
-        batch before it. Then the offset of the last batch must be wrong."""
+        batch before it. In this case, the offset of the last batch must be wrong."""
         batches = records.batches
         if not len(batches):
             return None

@@ -173,7 +173,7 @@ class IndexFile:
         keep = self._directory.closed and not self._retired
         if keep or self._forks != forks.count or sys.is_finalizing():
             return
-        # If this fails, the next start deletes the file.
+        # If the removal fails, the next start deletes the file.
         with suppress(OSError):
             os.unlink(self._path)
 
@@ -320,7 +320,7 @@ class IndexCacheDir:
         try:
             descriptor = os.open(temporary, _CREATE_FLAGS, 0o644)
         except FileNotFoundError:
-            # The folder was moved away.
+            # The folder was moved away, so release its lock.
             self._release_lock()
             raise
         try:

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 __all__ = ["Evictions"]
 
-# Causes of evictions that other settings could avoid. An explicit removal is not an eviction.
+# Causes of evictions that other settings could avoid. Explicit removals are not counted.
 _CAUSES = ("size", "expired")
 # Largest number of keys, which take about 3 MB. Above this number, the oldest keys are dropped.
 MAX_REMEMBERED = 10_000

@@ -108,7 +108,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @property
     def findings(self) -> tuple[CorruptDataError, ...]:
-        """Findings that recovery has repaired since the files were opened; the latest finding is
+        """Damage that recovery has repaired since the files were opened; the latest finding is
         last."""
         return tuple(self._findings)
 
@@ -124,7 +124,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     def _search_again(self, search: Callable[[FileSequence, bool], _T]) -> _T:
         """Repeat a look-up. If only an index is damaged, search without it; a damaged log is an
-        error. The next write repairs both."""
+        error. The next write repairs a damaged index or log."""
         try:
             return search(self._sequence, True)
         except (CorruptDataError, FileNotFoundError):
@@ -321,7 +321,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @contextmanager
     def _changing_bytes(self) -> Iterator[None]:
-        """Like `_changing`, but for changes of existing bytes: readers that retry wait until the
+        """Like `_changing`, but for changes of existing bytes. Readers that retry wait until the
         body ends."""
         with self._disk_lock, self._changing():
             self._fruitless.clear()

@@ -1,4 +1,5 @@
-"""One file of a partition's remote log index and its two indexes: format, growth and look-ups.
+"""One file of a partition's remote log index, and the two indexes of this file: format, growth and
+look-ups.
 
     <base>.remoteLogIndex     contiguous entries, then 8 bytes: position of the last entry, i64
     <base>.remoteOffsetIndex  for each entry: last offset - base, i32; position of the entry, i32

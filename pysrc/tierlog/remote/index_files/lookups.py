@@ -82,7 +82,8 @@ class RemoteIndexLookups(ABC):
     def lookup_timestamp(self, timestamp_ms: int) -> RemoteLogIndexEntry | None:
         """Return the first entry whose last timestamp is at least `timestamp_ms`, else None.
 
-        A gap may hide an earlier record. Raises CorruptDataError as `lookup_offset` does.
+        If the files have a gap, an earlier record may be in the gap. Raises CorruptDataError as
+        `lookup_offset` does.
         """
 
         def search(sequence: FileSequence, with_index: bool) -> RemoteLogIndexEntry | None:

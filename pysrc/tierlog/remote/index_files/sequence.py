@@ -212,8 +212,8 @@ def _shorten_entry(entries: RemoteLogIndexEntries, row: int, end_offset: int) ->
 
 
 class SequenceWriter:
-    """Writes the files in one folder. `sequence` changes only after the files on disk, so all its
-    files are complete.
+    """Writes the files in one folder. `sequence` changes only after the files on disk have changed,
+    so all its files are complete.
 
     With ``sync=False`` the caller must call `sync` to make the files durable. After an OSError the
     state of the disk is unknown, so the caller must call `recover` next.

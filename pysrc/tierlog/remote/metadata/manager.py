@@ -82,7 +82,8 @@ def is_legal_transition(
 
 
 class EpochRange(NamedTuple):
-    """Offsets `start_offset` to `end_offset`, both inclusive, written in one leader epoch."""
+    """The offsets `start_offset` to `end_offset`, both inclusive, were written in one leader
+    epoch."""
 
     epoch: int
     start_offset: int
@@ -96,10 +97,10 @@ class RemoteLogSegmentMetadata:
 
     Offsets are inclusive at both ends. `leader_epochs` holds (epoch, first offset) pairs, sorted by
     epoch; the first pair covers `start_offset`. `bytes_per_epoch` holds (epoch, bytes of the log)
-    pairs that add up to `segment_size_bytes`; None when they were not counted. `log_crc32c` is the
-    CRC-32C of the `.log` object; None for segments that tierlog did not write. `truncation_offset`
-    is the first offset that is no longer part of the log, or None. Contradictory values raise
-    ValueError.
+    pairs whose bytes add up to `segment_size_bytes`; None when the bytes were not counted per
+    epoch. `log_crc32c` is the CRC-32C of the `.log` object; None for segments that tierlog did not
+    write. `truncation_offset` is the first offset that is no longer part of the log, or None.
+    Contradictory values raise ValueError.
     """
 
     segment_id: RemoteLogSegmentId
@@ -240,8 +241,9 @@ class RemoteLogSegmentMetadata:
         broker_id: int | None = None,
         truncation_offset: int | None = None,
     ) -> RemoteLogSegmentMetadataUpdate:
-        """Return the event that changes this segment to `state`. The event repeats the custom
-        metadata, because an update without custom metadata removes them."""
+        """Return the event that changes this segment to `state`. The event repeats the segment's
+        custom metadata, because an update without custom metadata removes the present custom
+        metadata."""
         return RemoteLogSegmentMetadataUpdate(
             segment_id=self.segment_id,
             event_timestamp_ms=event_timestamp_ms,
@@ -399,7 +401,8 @@ class RemoteLogMetadataManager(Protocol):
 
     @abstractmethod
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """Reject events of earlier epochs from now on. The same claim may be repeated.
+        """Reject events of epochs before `leader_epoch` from now on. The same claim may be
+        repeated.
 
         Raises FencedLeaderError when a later epoch has been seen.
         """
@@ -545,7 +548,7 @@ class RemoteLogMetadataManager(Protocol):
 
     @abstractmethod
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Return whether the calls above can answer for `partition`."""
+        """Return whether queries for `partition` can be answered."""
         ...
 
     @abstractmethod

@@ -150,7 +150,7 @@ def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMeta
 
 
 def epoch_row(number: int, epoch: int, highest_offset: int, size_bytes: int) -> tuple[object, ...]:
-    """Return the row for `INSERT_EPOCH`; `number` is the partition's."""
+    """Return the row for `INSERT_EPOCH`; `number` is the partition's number."""
     return with_checksum(number, epoch, None if highest_offset < 0 else highest_offset, size_bytes)
 
 
@@ -165,7 +165,7 @@ def read_epoch(row: Row) -> tuple[int, int, int, int]:
 
 
 def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object, ...]:
-    """Return the row for `INSERT_SEGMENT`; `number` is the partition's."""
+    """Return the row for `INSERT_SEGMENT`; `number` is the partition's number."""
     (first_epoch, first_epoch_offset), *later = metadata.leader_epochs
     sizes = metadata.bytes_per_epoch
     return with_checksum(

@@ -45,7 +45,7 @@ class MetadataTopicClient:
             "client.id": "tierlog-metadata-producer",
             "enable.idempotence": True,
             "linger.ms": 0,
-            # No record is sent after its writer has stopped waiting.
+            # With this limit, no record is sent after its writer has stopped waiting.
             "message.timeout.ms": max(1, round(write_timeout_s * 1_000)),
             "error_cb": _ignore,
         }
@@ -92,7 +92,7 @@ class MetadataTopicClient:
         for number in sorted(found.partitions):
             one = TopicPartition(self._topic, number)
             begin, end = self._consumer.get_watermark_offsets(one, timeout=timeout_s)
-            # An empty partition has nothing to wait for.
+            # A manager need not wait for an empty partition.
             ends[number] = end if end > begin else 0
         return ends
 

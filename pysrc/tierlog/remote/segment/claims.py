@@ -1,4 +1,4 @@
-"""Claims tell sidecars that share only a store which broker leads a partition.
+"""Claims say which broker leads a partition. Sidecars need claims if they share only a store.
 
     claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>      UTF-8 JSON, for people
 
@@ -9,9 +9,9 @@ listing began. So the store's listings must be consistent with earlier writes, a
 GCS, Azure, HDFS and local file systems.
 
 A leader that takes a partition over from another broker writes its claim, then lists the
-partition's segments, and then records the offset below which they end (`layout.Takeover`). Segments
-that a deposed leader commits at or behind that offset do not count, so the new leader need not list
-the segments again.
+partition's segments, and then records the offset below which these segments end
+(`layout.Takeover`). Segments that a deposed leader commits at or behind that offset do not count,
+so the new leader need not list the segments again.
 
 A broker never deposes itself. A broker ignores its own claims under other epochs, because it may
 have written these claims before its state directory was lost. Claims of two brokers under the same

@@ -254,7 +254,7 @@ def encode_rdi(metadata: RemoteLogSegmentMetadata, position: int) -> bytes:
 def parse_rdi(rdi: bytes, partition: TopicIdPartition) -> tuple[ObjectKey, int]:
     """Return the key of the `.log` object and the byte position in it, from untrusted bytes.
 
-    Raises CorruptDataError unless `encode_rdi` could have written them for `partition`.
+    Raises CorruptDataError unless `encode_rdi` could have written these bytes for `partition`.
     """
     expected = "1 to 1,024 bytes"
     if 1 <= len(rdi) <= MAX_RDI_BYTES:

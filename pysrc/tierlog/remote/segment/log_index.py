@@ -93,8 +93,8 @@ class RemoteLogIndexEntries:
     ==================  ======  ================================================================
 
     ``valid_length`` is the size of all entries in bytes. ``has_trailer`` says whether a trailer
-    follows them. ``torn`` is the error for an incomplete last entry that ``recover`` left out, or
-    None.
+    follows the entries. ``torn`` is the error for an incomplete last entry that ``recover`` left
+    out, or None.
     """
 
     position: Int64Column
@@ -280,8 +280,8 @@ def group_batches(table: BatchTable, key: str, *, group_bytes: int = DEFAULT_GRO
 def lookup_offset(entries: RemoteLogIndexEntries | Buffer, target_offset: int) -> int | None:
     """Return the row of the first entry with last offset >= `target_offset`, else None.
 
-    If ``entries`` is a buffer, each call decodes and verifies it. For several look-ups, decode it
-    once; on a request path, use ``tierlog._hot.CachedIndex``.
+    If ``entries`` is a buffer, each call decodes and verifies it. For several look-ups, decode the
+    buffer once; on a request path, use ``tierlog._hot.CachedIndex``.
     """
     return _to_entries(entries).lookup_offset(target_offset)
 

@@ -58,8 +58,8 @@ class StoredTopicIds:
             self.derived.add(derived_id)
 
     def adopt(self, topic: str, derived_id: str, topic_id: str) -> str:
-        """Record that the archive belongs to the topic `topic_id`; return the recorded id. When
-        several sidecars call this, the id of the first call is recorded."""
+        """Record that the archive belongs to the topic `topic_id`; return the recorded id. If
+        several sidecars record an id, the first id is kept."""
         key = _key(topic, derived_id, _ADOPTED)
         if self._store.put_if_absent(key, _encode_json(topic=topic, topic_id=topic_id)):
             self.adopted[derived_id] = topic_id

@@ -1,17 +1,18 @@
 """Call hdfs-native with a deadline. Each call runs in a worker thread that the caller can abandon.
 
-hdfs-native waits for a silent NameNode without limit. Here the caller waits for a worker thread
-until the deadline and then continues without it. After a timeout, the next call opens a new client,
-since the old client would keep using the dead connection. Abandoned calls that have not ended are
-counted. Above a limit, no new call begins, so a NameNode that accepts connections and never answers
-costs a bounded number of threads instead of one per attempt.
+hdfs-native waits for a silent NameNode without limit. In this module, the caller waits for a worker
+thread until the deadline and then continues without the thread. After a timeout, the next call
+opens a new client, since the old client would keep using the dead connection. Abandoned calls that
+have not ended are counted. Above a limit, no new call begins, so a NameNode that accepts
+connections and never answers costs a bounded number of threads instead of one per attempt.
 
 hdfs-native's coroutines can be cancelled, but they are not used here: they are polled inside the
 interpreter, and if a connection breaks while a call begins, hdfs-native's listener and the
 interpreter deadlock. hdfs-native's file objects are not used either, because their destructors
 close the file, which can block.
 
-An abandoned call may still take effect later. `HdfsStore` is built so that this does no harm.
+An abandoned call may still take effect later. `HdfsStore` is built so that a late effect does no
+harm.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MAX_STUCK = 32
 # postponed.
 _MAX_BACKGROUND = 8
 _MAX_IDLE_WORKERS = 32
-# How long the end of the process waits for active calls.
+# Longest time that the end of the process waits for active calls.
 _GRACE_S = 2.0
 # Time before an unused client is closed. Closing waits for the client's threads, and a thread may
 # be resolving a host name.
@@ -127,8 +128,8 @@ class HdfsOptions:
         has one NameNode.
 
         Several NameNodes are tried in random order, so a new client may find a NameNode that
-        answers. Failover inside hdfs-native pauses only briefly, because tierlog pauses longer
-        between its own attempts.
+        answers. The pauses of failover inside hdfs-native are short, because tierlog itself pauses
+        longer between attempts.
         """
         socket_timeout_ms = min(_MAX_SOCKET_TIMEOUT_MS, max(1, int(self.timeout_s * 1000) // 3))
         return {

@@ -326,8 +326,8 @@ class HdfsStore(ObjectStore):
         """Find out whether a rename without an answer took effect. If not, prevent the rename from
         taking effect later.
 
-        Raises CallFailedError when the rename did not take effect, or when this cannot be found
-        out.
+        Raises CallFailedError when the rename did not take effect, or when the outcome cannot be
+        found out.
         """
         half_s = self._options.timeout_s / 2
         unknown = CallFailedError(
@@ -380,7 +380,7 @@ class HdfsStore(ObjectStore):
             raise
 
     def _remove_hidden_file(self, temporary: str, *, silent: bool) -> None:
-        """Try to delete a hidden file. If the NameNode was `silent`, this is done in the
+        """Try to delete a hidden file. If the NameNode was `silent`, the file is deleted in the
         background."""
         if silent:
             self._connection.attempt(lambda client: client.delete(temporary, False))

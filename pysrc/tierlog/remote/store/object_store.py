@@ -163,8 +163,8 @@ class ObjectStore(Protocol):
         """Return a draft of the object `key` of about `size_bytes`; None when the store does not
         support drafts.
 
-        A store that wraps another store may return that store's drafts only if it stores bytes
-        unchanged.
+        A wrapper around another store may return drafts of the other store only if the wrapper
+        stores bytes unchanged.
         """
         return None
 
