@@ -1,7 +1,7 @@
 """tierlog: tiered storage for Apache Kafka logs.
 
-Scan, decode and rebuild log segments; tier them to an object store; read them back with or
-without a broker. ``docs/ARCHITECTURE.md`` has the map, ``tierlog --help`` the command.
+Scan, decode and rebuild log segments; tier them to an object store; read them back with or without
+a broker. ``docs/ARCHITECTURE.md`` describes the packages, and ``tierlog --help`` the command.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-# The public names of each module. ``__init__.pyi`` is made from this table for type checkers:
-# ``python -m tests.public_stub``.
+# The public names of each module. ``python -m tests.public_stub`` makes ``__init__.pyi``, for type
+# checkers, from this table.
 _NAMES = {
     "_hot": "CacheStats IndexCache QuotaSensor QuotaSnapshot Reservation",
     "batches": "BatchTable",
@@ -68,10 +68,11 @@ __all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: ``tierlog -V`` needs neither numpy nor an object store."""
+    """Load a name on its first use, because commands such as ``tierlog -V`` need neither numpy nor
+    an object store."""
     value: Any
     if name == "__version__":
-        # Imported here, since the import takes 40 ms.
+        # importlib.metadata is imported here, since its import takes 40 ms.
         from importlib.metadata import version
 
         value = version("tierlog")

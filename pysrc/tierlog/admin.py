@@ -1,4 +1,4 @@
-"""Administers a running cluster: brokers, replicas, reassignments, log directories, settings.
+"""Administer a running cluster: brokers, replicas, reassignments, log directories, settings.
 
 Works with every Kafka from 2.4 on, with ZooKeeper or KRaft. Needs the extra ``kafka``.
 """
@@ -27,7 +27,7 @@ __all__ = [
     "SettingsChange",
 ]
 
-# Numbers of the protocol: error codes, sources of settings, operations on them.
+# Numbers of Kafka's protocol: error codes, sources of settings, operations on settings.
 _UNKNOWN_TOPIC, _STORAGE_ERROR, _NO_REASSIGNMENT = 3, 56, 85
 _DYNAMIC_TOPIC, _DYNAMIC_BROKER, _DYNAMIC_DEFAULT_BROKER = 1, 2, 3
 _SET, _DELETE = 0, 1
@@ -50,7 +50,8 @@ class Broker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
-    """Replicas of a partition in their order, those in sync, and the leader, if there is one."""
+    """The replicas of a partition in their order, the replicas that are in sync, and the leader;
+    None when there is no leader."""
 
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
@@ -61,8 +62,8 @@ class PartitionState:
 class Replica:
     """A replica in a log directory.
 
-    ``is_future``: it is being copied from another directory of the same broker and replaces that
-    one when it has caught up.
+    ``is_future`` says that the replica is being copied from another directory of the same broker.
+    When it has caught up, the future replica replaces the replica in the other directory.
     """
 
     partition: TopicPartition
@@ -74,7 +75,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OngoingReassignment:
-    """A partition that is moving. ``replicas`` has the new and the old ones."""
+    """A partition that is moving. ``replicas`` has both the new and the old replicas."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -92,7 +93,8 @@ class OngoingReassignment:
 
 
 class ResourceKind(StrEnum):
-    """What has dynamic settings. The values are those of Kafka's ``--entity-type``."""
+    """The kinds of resources that have dynamic settings. The values are those of Kafka's
+    ``--entity-type``."""
 
     TOPIC = "topics"
     BROKER = "brokers"
@@ -103,7 +105,7 @@ _KINDS = {ResourceKind.TOPIC: 2, ResourceKind.BROKER: 4}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Resource:
-    """A topic, a broker, or with an empty name the default of all brokers."""
+    """A topic or a broker. A broker with an empty name stands for the default of all brokers."""
 
     kind: ResourceKind
     name: str
@@ -124,17 +126,18 @@ class SettingsChange:
 
 
 class ClusterAdmin:
-    """An admin client of one cluster. Not for several threads.
+    """An admin client of one cluster. Not thread-safe.
 
     ``bootstrap`` is ``host:port[,host:port]``. Every method raises AdminError when no broker
-    answers within the timeout or the cluster refuses; a request whose connection breaks, as when a
-    broker dies, is sent again to another broker. All requests may be repeated.
+    answers within the timeout, or when the cluster refuses the request. When a connection breaks,
+    for example because a broker dies, the request is sent again to another broker. Sending a
+    request again is safe, because all requests may be repeated.
     """
 
     def __init__(
         self, bootstrap: str, *, timeout_s: float = 10.0, clock: Clock | None = None
     ) -> None:
-        # Imported on demand: most commands do without.
+        # kafka-python is imported on demand, because most commands do not need it.
         import kafka.errors as kafka_errors
         from kafka.admin import KafkaAdminClient
 
@@ -165,7 +168,7 @@ class ClusterAdmin:
         self.close()
 
     def brokers(self) -> tuple[Broker, ...]:
-        """Return the live brokers by id."""
+        """Return the live brokers, sorted by id."""
         answer = self._call(self._client.describe_cluster)
         return tuple(
             sorted(
@@ -183,7 +186,8 @@ class ClusterAdmin:
     def partitions(
         self, topics: Collection[str] | None = None
     ) -> dict[TopicPartition, PartitionState]:
-        """Return the partitions of `topics`, of all topics for None; absent topics have none."""
+        """Return the partitions of `topics`, or of all topics for None. A topic that does not exist
+        is left out."""
         if topics is not None and not topics:
             return {}
         wanted = None if topics is None else sorted(topics)
@@ -205,7 +209,7 @@ class ClusterAdmin:
     def replicas(
         self, partitions: Iterable[TopicPartition], broker_ids: Iterable[int]
     ) -> list[Replica]:
-        """Return the replicas of `partitions` in the log directories of these live brokers."""
+        """Return the replicas of `partitions` on the live brokers `broker_ids`."""
         by_topic = _by_topic(partitions)
         if not by_topic:
             return []
@@ -224,7 +228,7 @@ class ClusterAdmin:
         ]
 
     def log_dirs(self, broker_ids: Iterable[int]) -> dict[int, tuple[str, ...]]:
-        """Return the paths of the log directories of these live brokers."""
+        """Return the paths of the log directories of the live brokers `broker_ids`."""
         return {
             broker_id: tuple(one["log_dir"] for one in log_dirs)
             for broker_id, log_dirs in self._log_dirs({}, broker_ids)
@@ -233,12 +237,12 @@ class ClusterAdmin:
     def _log_dirs(
         self, by_topic: dict[str, list[int]], broker_ids: Iterable[int]
     ) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-        """Yield the log directories of each broker that are not offline."""
+        """Yield each broker's id and its log directories that are not offline."""
         wanted = sorted(set(broker_ids))
         for answer in self._call(lambda: self._client.describe_log_dirs(by_topic, brokers=wanted)):
             broker_id, log_dirs = answer["broker"], answer["log_dirs"]
             if not log_dirs:
-                # The client drops the error of the whole answer.
+                # The client does not report the error of the whole answer.
                 raise AdminError(
                     f"cluster {self._bootstrap}: broker {broker_id} does not show its log "
                     "directories: the ACL operation Describe on the cluster is needed"
@@ -263,7 +267,8 @@ class ClusterAdmin:
     def reassign(
         self, targets: Mapping[TopicPartition, tuple[int, ...] | None]
     ) -> dict[TopicPartition, str]:
-        """Start moving partitions to these replicas; None cancels a move. Return the refusals."""
+        """Start moving partitions to the replicas in `targets`. None cancels a move. Return the
+        error text for each partition that the cluster refuses."""
         if not targets:
             return {}
         from kafka.structs import TopicPartition as Wanted
@@ -282,8 +287,8 @@ class ClusterAdmin:
     def move_log_dirs(
         self, targets: Mapping[tuple[TopicPartition, int], str]
     ) -> dict[tuple[TopicPartition, int], str]:
-        """Start moving replicas, given by partition and broker, to these log directories of their
-        brokers. Return the refusals."""
+        """Start moving replicas, given by partition and broker, to other log directories of the
+        same broker. Return the error text for each replica that the broker refuses."""
         wanted = {
             (partition.topic, partition.partition, broker_id): path
             for (partition, broker_id), path in targets.items()
@@ -298,8 +303,9 @@ class ClusterAdmin:
     def settings(
         self, resources: Iterable[Resource], *, dynamic_only: bool = True
     ) -> dict[Resource, dict[str, str]]:
-        """Return the settings of `resources`: those that were set on the resource itself, or all in
-        force. Secrets, which brokers do not tell, are left out."""
+        """Return the settings of `resources`. With ``dynamic_only``, these are the settings that
+        were set on the resource itself, else all settings in force. Secrets are left out, because
+        brokers do not return them."""
         return {
             resource: {
                 entry.name: entry.value
@@ -326,7 +332,8 @@ class ClusterAdmin:
                 yield resource, answer.configs
 
     def change_settings(self, changes: Iterable[SettingsChange]) -> None:
-        """Set and remove dynamic settings; AdminError names the first resource that is refused."""
+        """Set and remove dynamic settings. Raises AdminError, which names the first resource whose
+        change is refused."""
         from kafka.protocol.admin import IncrementalAlterConfigsRequest
 
         by_resource = {one.resource: one for one in changes if one.set or one.remove}
@@ -342,8 +349,9 @@ class ClusterAdmin:
                 self._refuse(answer.error_code, f"settings of {name!r}", answer.error_message)
 
     def _send(self, request: Any, node_id: int | None) -> Any:
-        """Send a request to a broker, or to any for None: the client's own calls know neither the
-        default of all brokers nor errors of a description."""
+        """Send a request to a broker, or to any broker for None. The client's own calls are not
+        used, because they do not support the default of all brokers and do not report errors of a
+        description."""
         manager = self._client._manager
         return self._call(lambda: manager.run(manager.send, request, node_id))
 
@@ -357,12 +365,13 @@ class ClusterAdmin:
                 if is_over or not self._may_pass(error):
                     raise AdminError(f"cluster {self._bootstrap}: {_text(error)}") from error
                 if self._client is not None:
-                    # The client would ask a controller that has died for ever.
+                    # Without this assignment, the client would keep asking a controller that has
+                    # died.
                     self._client._controller_id = None
                 self._clock.sleep(_RETRY_MS)
 
     def _may_pass(self, error: Exception) -> bool:
-        """Return whether another attempt may reach a broker, or the next controller."""
+        """Return whether another attempt may reach a broker, or a new controller."""
         if isinstance(error, self._errors.UnknownBrokerIdError):
             return self._client is not None and error.args == (self._client._controller_id,)
         passing = (self._errors.KafkaConnectionError, self._errors.NodeNotReadyError)
@@ -383,7 +392,8 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _by_node(resources: Iterable[Resource]) -> dict[int | None, list[Resource]]:
-    """Group resources by the broker that knows their settings; None: any broker."""
+    """Group resources by the id of the broker that knows their settings. None stands for any
+    broker."""
     found: dict[int | None, list[Resource]] = {}
     for one in dict.fromkeys(resources):
         own_node = one.kind is ResourceKind.BROKER and one.name
@@ -406,8 +416,8 @@ def _operations(change: SettingsChange) -> list[tuple[str, int, str | None]]:
 
 
 def _text(error: Any) -> str:
-    """Return the name and the text of an error of the client. That of a broker's answer is told by
-    its kind; the client adds the whole answer."""
+    """Return the name and the text of an error of the client. For an error in a broker's answer,
+    the text of its class is used, because the client's text contains the whole answer."""
     kind = error if isinstance(error, type) else type(error)
     name = getattr(kind, "message", "") or kind.__name__
     text = getattr(kind, "description", "") or str(error)

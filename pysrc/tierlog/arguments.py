@@ -1,10 +1,10 @@
-"""Checks the argument types of public functions; an error names the argument.
+"""Check the argument types of public functions. An error names the argument.
 
     @takes(topic=TEXT, end_offset=optional(INTEGER))
     def read(topic: str, end_offset: int | None = None) -> ...
 
-Values are not checked here. The error shows only the type of the argument, since its value may hold
-credentials.
+This module does not check values. The error shows only the type of the argument, since its value
+may hold credentials.
 """
 
 from __future__ import annotations
@@ -38,29 +38,31 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Kind(NamedTuple):
-    """The required kind of an argument: words for the message, and a test."""
+    """The required kind of an argument: a description for the error message, and a test."""
 
     expected: str
     accepts: Callable[[object], bool]
 
 
 def instance_of(expected: str, *types: type) -> Kind:
-    """An object of one of `types`."""
+    """Return the kind of an object of one of `types`."""
     return Kind(expected, lambda value: isinstance(value, types))
 
 
 def having(expected: str, *methods: str) -> Kind:
-    """An object with these methods: protocols of tierlog that users implement."""
+    """Return the kind of an object with these methods. This kind is for protocols of tierlog that
+    users implement."""
     return Kind(expected, lambda value: all(hasattr(value, method) for method in methods))
 
 
 def optional(kind: Kind) -> Kind:
-    """The same, or None."""
+    """Return the kind that also accepts None."""
     return Kind(f"{kind.expected} or None", lambda value: value is None or kind.accepts(value))
 
 
 def takes(**kinds: Kind) -> Callable[[_Function], _Function]:
-    """Return a decorator that checks the arguments that a call gives, by name.
+    """Return a decorator that checks the arguments of each call. `kinds` maps argument names to
+    kinds.
 
     The decorated function raises TypeError for the first argument that is not of its kind.
     """
@@ -79,9 +81,11 @@ def takes(**kinds: Kind) -> Callable[[_Function], _Function]:
 
 
 def native_takes(**kinds: Kind) -> Callable[[_Function], _Function]:
-    """Return a decorator as `takes` does that checks only after a TypeError of the function itself.
+    """Return a decorator like that of `takes`, which checks arguments only after the function
+    itself has raised TypeError.
 
-    For functions of a few microseconds whose native code checks every argument anyway.
+    This decorator is for functions that take only a few microseconds, and whose native code checks
+    every argument.
     """
 
     def decorate(function: _Function) -> _Function:

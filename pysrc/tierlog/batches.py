@@ -1,4 +1,4 @@
-"""The rows of a segment scan as numpy columns."""
+"""The result of a segment scan as numpy columns."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x08, 0x10, 0x20, 
 
 
 class BatchTable:
-    """One row per record batch, in file order; read-only numpy arrays over the scanner's memory.
+    """One row per record batch, in file order. The columns are read-only numpy arrays over the
+    scanner's memory.
 
-    Attributes, all of length ``len(table)`` (Kafka's ``DefaultRecordBatch``, formats section 2):
+    The columns have length ``len(table)`` (Kafka's ``DefaultRecordBatch``; docs/FORMATS.md, section
+    2):
 
     ========================  ======  =====================================================
     base_offset, last_offset  int64   first and last offset, inclusive, before compaction
@@ -42,9 +44,10 @@ class BatchTable:
     magic                     int8    0, 1 or 2
     ========================  ======  =====================================================
 
-    ``stop_reason`` says why the scan ended and ``stop_position`` is the first byte that was not
-    accepted; ``stop_expected`` and ``stop_found`` say why in words. ``range_crc32c`` is the
-    CRC-32C of the whole range when the caller asked for it and the scan reached the end.
+    ``stop_reason`` says why the scan ended, and ``stop_position`` is the first byte that was not
+    accepted. ``stop_expected`` and ``stop_found`` describe the reason in words. ``range_crc32c`` is
+    the CRC-32C of the whole range, if the caller asked for it and the scan reached the end; else
+    None.
     """
 
     base_offset: Int64Column
@@ -96,7 +99,7 @@ class BatchTable:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
-            """The columns are wrapped on first use: for a sound small segment the summary is
+            """Wrap the columns on first use, because for a valid small segment the summary is
             enough."""
             if name not in type(self).__annotations__:
                 raise AttributeError(f"BatchTable has no {name}")
@@ -116,20 +119,21 @@ class BatchTable:
 
     @property
     def summary(self) -> _core.BatchSummary:
-        """Totals of all batches, computed without the columns: ``records``,
-        ``first_timestamp_ms`` (None where no batch says), ``has_transactions``, ``codecs`` (a bit
-        for each code that is not of a control batch), ``end_position`` (0 without batches), and
-        ``run``: first and last offset, first and last leader epoch, if all are of magic 2 and each
-        begins right after the one before it, in epochs that never fall; else None."""
+        """Totals of all batches, computed without the columns. The totals are ``records``,
+        ``first_timestamp_ms`` (None if no batch has a timestamp), ``has_transactions``, ``codecs``
+        (a bit for each codec that a batch other than a control batch has), ``end_position`` (0 when
+        there are no batches) and ``run``. ``run`` holds the first and last offset and the first and
+        last leader epoch. ``run`` is None unless all batches have magic 2, their offsets have no
+        gaps and their epochs never decrease."""
         return self._native.summary()
 
     @property
     def native(self) -> _core.Batches:
-        """The native table, for the scanner's other functions."""
+        """The native table, for other functions of the native module."""
         return self._native
 
     def stop_error(self, path: str | None = None, hint: str | None = None) -> CorruptDataError:
-        """Return why the scan ended, as the error of damage in the file `path`."""
+        """Return the reason why the scan ended, as an error about damage in the file `path`."""
         return CorruptDataError(
             reason=self.stop_reason.value,
             path=path,
@@ -141,22 +145,23 @@ class BatchTable:
 
     @property
     def is_control(self) -> npt.NDArray[np.bool_]:
-        """Batches of transaction markers and other control records."""
+        """Whether each batch holds control records, such as transaction markers."""
         return self._flag(_CONTROL)
 
     @property
     def is_transactional(self) -> npt.NDArray[np.bool_]:
-        """Batches that belong to a transaction, markers included."""
+        """Whether each batch belongs to a transaction. Markers are included."""
         return self._flag(_TRANSACTIONAL)
 
     @property
     def is_log_append_time(self) -> npt.NDArray[np.bool_]:
-        """Batches whose timestamps the broker set."""
+        """Whether the broker set the timestamps of each batch."""
         return self._flag(_LOG_APPEND_TIME)
 
     @property
     def has_delete_horizon(self) -> npt.NDArray[np.bool_]:
-        """Compacted batches whose ``base_timestamp_ms`` is a delete horizon."""
+        """Whether ``base_timestamp_ms`` of each batch is a delete horizon, which compaction has
+        set."""
         return self._flag(_DELETE_HORIZON)
 
     @property

@@ -1,8 +1,8 @@
-"""Asks a running broker about partitions: leaders, last stable offsets, policies, topic ids.
+"""Ask a running broker about partitions: leaders, last stable offsets, policies, topic ids.
 
-Neither the high watermark nor the last stable offset of a running broker is on its disk, so a
-sidecar asks: ListOffsets with read-committed isolation answers the last stable offset, and with it
-the leader epoch. Needs the extra ``kafka``.
+The disk of a running broker contains neither its present high watermark nor its last stable offset.
+So a sidecar asks the broker: ListOffsets with read-committed isolation returns the last stable
+offset and the leader epoch. Needs the extra ``kafka``.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class BrokerUnavailableError(TierlogError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAnswer:
-    """The present state of one partition in its cluster; None is unknown.
+    """The present state of one partition in its cluster. An unknown value is None.
 
     ``last_stable_offset`` is the first offset that a read-committed consumer does not get.
-    ``topic_id`` is that of the present topic of this name, which may have been created again.
-    ``replica_count`` is the number of replicas. ``retention_ms`` and
-    ``retention_bytes``: how long the brokers keep their own log; -1 is unlimited.
+    ``topic_id`` is the id of the present topic with this name. An earlier topic with the same name
+    may have been deleted. ``replica_count`` is the number of replicas. ``retention_ms`` and
+    ``retention_bytes`` say how long the brokers keep their own log; -1 is unlimited.
     """
 
     leader_id: int | None
@@ -59,10 +59,10 @@ class _TopicPolicy:
 
 
 class BrokerClient:
-    """One connection to a cluster, open between requests. Not for several threads.
+    """A connection to a cluster that stays open between requests. Not thread-safe.
 
-    ``bootstrap`` is ``host:port[,host:port]``. ``cluster_id``: the expected cluster. ConfigError
-    when the client library is not installed.
+    ``bootstrap`` is ``host:port[,host:port]``. ``cluster_id`` is the id of the expected cluster.
+    Raises ConfigError when the client library is not installed.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class BrokerClient:
         self._bootstrap = bootstrap
         self._cluster_id = cluster_id
         self._timeout_s = timeout_s
-        # Without this the client writes its own messages about an unreachable broker to stderr.
+        # Without log level 0 and this callback, the client writes its own messages about an
+        # unreachable broker to stderr.
         self._client: Any = AdminClient(
             {
                 "bootstrap.servers": bootstrap,
@@ -90,11 +91,10 @@ class BrokerClient:
         )
 
     def ask(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, BrokerAnswer]:
-        """Return the state of `partitions`; the result leaves out those that the cluster does not
-        have.
+        """Return the state of `partitions`. Partitions that the cluster does not have are left out.
 
-        Raises BrokerUnavailableError when no broker answers in time, ConfigError for another
-        cluster.
+        Raises BrokerUnavailableError when no broker answers in time, and ConfigError when the
+        brokers belong to another cluster than the expected one.
         """
         from confluent_kafka import KafkaException
 
@@ -104,8 +104,8 @@ class BrokerClient:
             raise self._unavailable(error) from error
 
     def cluster_id(self) -> str | None:
-        """Return the id of the broker's cluster, None before 0.10.1. Raises BrokerUnavailableError
-        when the broker does not answer in time."""
+        """Return the id of the broker's cluster; None for brokers before 0.10.1, which have no
+        cluster id. Raises BrokerUnavailableError when the broker does not answer in time."""
         from confluent_kafka import KafkaException
 
         try:
@@ -116,10 +116,11 @@ class BrokerClient:
         return found
 
     def topic_ids(self, names: Collection[str]) -> dict[str, str | None]:
-        """Return the topic ids of these names; None: the topic does not exist.
+        """Return the topic ids of the topics `names`. None means that the topic does not exist.
 
-        The result leaves out names without a clear answer. Raises BrokerUnavailableError when no
-        broker answers in time or names its cluster; raise ConfigError for another cluster.
+        Names without a clear answer are left out. Raises BrokerUnavailableError when no broker
+        answers in time, or when the broker does not name its cluster. Raises ConfigError when the
+        brokers belong to another cluster than the expected one.
         """
         from confluent_kafka import KafkaException, TopicCollection
 
@@ -137,21 +138,24 @@ class BrokerClient:
         return {name: answer for name, answer in answers.items() if answer != ZERO_UUID}
 
     def _topic_id(self, future: Future[Any]) -> str | None:
-        """Return the id in a description; None: the topic does not exist; all zeros: unknown."""
+        """Return the id in a topic's description. None means that the topic does not exist, and an
+        id of all zeros that the answer is unclear."""
         from confluent_kafka import KafkaError, KafkaException
 
         try:
             return _uuid_text(future.result(2 * self._timeout_s).topic_id)
         except KafkaException as error:
-            # A topic without permission has another code, whether it exists or not.
+            # Without permission for a topic, the error has another code, whether the topic exists
+            # or not.
             absent = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             return None if absent else ZERO_UUID
 
     def dynamic_settings(self, broker_id: int) -> dict[str, str] | None:
-        """Return the dynamic settings of the broker, its own and those of all brokers.
+        """Return the dynamic settings of the broker: its own settings and the defaults of all
+        brokers.
 
-        Settings of its ``server.properties`` are not among them. None when the broker does not
-        answer or does not permit it (ACL operation DescribeConfigs on the cluster).
+        Settings of its ``server.properties`` are not included. Return None when the broker does not
+        answer, or does not permit the request (ACL operation DescribeConfigs on the cluster).
         """
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ConfigSource
@@ -178,8 +182,8 @@ class BrokerClient:
         return BrokerUnavailableError(f"broker {self._bootstrap} does not answer: {error}")
 
     def _check_cluster(self, found: str | None, *, unknown: bool) -> None:
-        """Raise ConfigError for another cluster than the expected one; ``unknown`` accepts a broker
-        that names none."""
+        """Raise ConfigError if the broker belongs to another cluster than the expected one. With
+        ``unknown``, a broker that does not name its cluster is accepted."""
         if self._cluster_id is None or found == self._cluster_id:
             return
         if found is None and unknown:
@@ -240,7 +244,7 @@ class BrokerClient:
     def _last_stable_offsets(
         self, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int | None]]:
-        """Return the last stable offset and the leader epoch."""
+        """Return the last stable offset and the leader epoch of each partition."""
         from confluent_kafka import IsolationLevel
         from confluent_kafka import TopicPartition as Wanted
         from confluent_kafka.admin import OffsetSpec
@@ -274,13 +278,15 @@ class BrokerClient:
         }
 
     def _answers(self, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
-        """Return the available results: one partition without a leader must not hide the others."""
+        """Return the available results, because one partition without a leader must not hide the
+        others."""
         from confluent_kafka import KafkaException
 
         answers = {}
         for key, future in futures.items():
             try:
-                # The client has its own timeout; this one covers its failure.
+                # The client has its own timeout. This longer timeout applies if the client's
+                # timeout fails.
                 answers[key] = future.result(2 * self._timeout_s)
             except KafkaException:
                 continue
@@ -304,6 +310,6 @@ def _number(text: str | None) -> int | None:
 
 
 def _uuid_text(uuid: Any) -> str:
-    """Return Kafka's text of the client's Uuid, whose halves are signed."""
+    """Return Kafka's text of the client's Uuid, which consists of two signed halves."""
     halves = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits())
     return kafka_uuid(b"".join((half % _INT64).to_bytes(8, "big") for half in halves))

@@ -25,8 +25,7 @@ class Clock(Protocol):
         ...
 
     def wait(self, condition: threading.Condition, duration_ms: int) -> None:
-        """Wait as `sleep` does; a notification of `condition`, which the caller holds, ends the
-        wait."""
+        """Wait as `sleep` does, or until `condition`, which the caller holds, is notified."""
         ...
 
 
@@ -49,7 +48,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests: `sleep`, `wait` and `advance` move it and return at once.
+    """A clock for tests. `sleep`, `wait` and `advance` move the time forward and return at once.
 
     `jump_wall` moves only the wall clock, as an operator or a time server does.
     """
@@ -81,6 +80,6 @@ class ManualClock:
             self._monotonic_ms += duration_ms
 
     def jump_wall(self, by_ms: int) -> None:
-        """Move the wall clock by `by_ms`, forward or back; the monotonic clock stays."""
+        """Move the wall clock by `by_ms`, forward or back. The monotonic clock does not change."""
         with self._lock:
             self._now_ms += by_ms

@@ -1,6 +1,7 @@
-"""Decoded records as columns: numpy for numbers, Arrow binary views for keys, values and headers.
+"""Decoded records as columns: numpy arrays for numbers, Arrow binary views for keys, values and
+headers.
 
-Values are not copied: numbers are numpy arrays over the decoder's memory, and views of uncompressed
+Values are not copied. Numbers are numpy arrays over the decoder's memory, and views of uncompressed
 records point into the source. So the source stays in memory as long as the columns.
 """
 
@@ -31,9 +32,9 @@ __all__ = [
 ]
 
 _VIEW_BYTES = 16
-# The first pyarrow version that makes arrays of views from buffers.
+# The first version of pyarrow that can make arrays of views from buffers.
 _FIRST_PYARROW_WITH_VIEWS = 19
-# Rows that an iterator converts to bytes at a time.
+# Number of rows that an iterator converts to bytes at a time.
 _ITERATION_ROWS = 4096
 
 
@@ -48,11 +49,14 @@ def _pyarrow() -> Any:
 class BinaryColumn(Sequence["bytes | None"]):
     """Byte strings, some of them null, in Arrow's binary view layout.
 
-    ``column[i]`` is ``bytes`` or None and a slice is a list of them; both copy. Without a copy:
-    ``lengths``, ``is_null``, the raw ``views``, ``validity`` and ``data_buffers``, and
-    ``to_arrow()``. A view is 16 bytes, little-endian: i32 length, then up to 12 bytes of the value
-    itself, or its first 4 bytes, i32 index of a data buffer and i32 position in it. A null is all
-    zeros; ``validity`` has one bit per row, lowest first, 1 = not null, and is None without nulls.
+    ``column[i]`` is ``bytes`` or None, and a slice is a list of such values; both copy the bytes.
+    ``lengths``, ``is_null``, the raw ``views``, ``validity``, ``data_buffers`` and ``to_arrow()``
+    do not copy them.
+
+    A view has 16 bytes, little-endian, and begins with the i32 length. A value of up to 12 bytes
+    follows directly. For a longer value, its first 4 bytes, the i32 index of a data buffer and the
+    i32 position in this buffer follow. A null is all zeros. ``validity`` has one bit per row,
+    lowest first; 1 means not null. ``validity`` is None when no row is null.
     """
 
     __slots__ = ("_buffers", "_count", "_first", "_native")
@@ -70,11 +74,11 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def native(self) -> tuple[_core.Views, int]:
-        """The native column, and its row that is row 0 here."""
+        """The native column, and the number of its row that is row 0 of this column."""
         return self._native, self._first
 
     def rows(self, first: int, last: int) -> BinaryColumn:
-        """Rows `first` to, not including, `last` as a column over the same memory."""
+        """Return the rows from `first` up to `last` (exclusive), over the same memory."""
         return BinaryColumn(self._native, self._buffers, self._first + first, last - first)
 
     @overload
@@ -102,19 +106,20 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def null_count(self) -> int:
-        """Rows that are null."""
+        """Number of rows that are null."""
         if self._count == len(self._native):
             return self._native.null_count
         return int(np.count_nonzero(self.is_null))
 
     @property
     def lengths(self) -> Int32Column:
-        """The size of each row in bytes, 0 for a null; a strided array over the views."""
+        """The size of each row in bytes; 0 for a null. The result is a strided array over the
+        views."""
         return self.views.view(np.int32).reshape(-1, _VIEW_BYTES // 4)[:, 0]
 
     @property
     def is_null(self) -> npt.NDArray[np.bool_]:
-        """Which rows are null."""
+        """Whether each row is null."""
         native = self._native.validity
         if native is None:
             return np.zeros(len(self), np.bool_)
@@ -130,7 +135,8 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def validity(self) -> npt.NDArray[np.uint8] | None:
-        """The validity bitmap; None when no row is null. Copied for a part of a column."""
+        """The validity bitmap; None when no row is null. For a part of a native column, the bitmap
+        is a copy."""
         native = self._native.validity
         if native is None or self._count == len(self._native):
             return None if native is None else np.asarray(native)
@@ -138,8 +144,8 @@ class BinaryColumn(Sequence["bytes | None"]):
 
     @property
     def data_buffers(self) -> list[Any]:
-        """The buffers that views point into: the decoded range of the source, then decompressed
-        batches."""
+        """The buffers to which views point: first the decoded range of the source, then
+        decompressed batches."""
         return list(self._buffers)
 
     def to_list(self) -> list[bytes | None]:
@@ -147,9 +153,8 @@ class BinaryColumn(Sequence["bytes | None"]):
         return self[:]
 
     def to_arrow(self) -> pa.Array:
-        """Return a ``pyarrow`` array of type ``binary_view`` over the same memory. ImportError
-        before
-        pyarrow 19, which cannot make one."""
+        """Return a ``pyarrow`` array of type ``binary_view`` over the same memory. Raises
+        ImportError for versions of pyarrow before 19, which cannot make such an array."""
         pa = _pyarrow()
         if int(pa.__version__.partition(".")[0]) < _FIRST_PYARROW_WITH_VIEWS:
             raise ImportError(
@@ -167,8 +172,8 @@ class BinaryColumn(Sequence["bytes | None"]):
         return whole.slice(self._first, self._count)
 
     def to_binary(self) -> pa.Array:
-        """Return a ``pyarrow`` array of type ``binary`` with copied values, for software without
-        views. Raises OverflowError above 2^31 - 1 bytes."""
+        """Return a ``pyarrow`` array of type ``binary`` with copied values, for software that does
+        not support views. Raises OverflowError when the values have more than 2^31 - 1 bytes."""
         pa = _pyarrow()
         end = self._first + self._count
         offsets, data = self._native.to_binary(self._buffers, self._first, end)
@@ -182,15 +187,15 @@ class BinaryColumn(Sequence["bytes | None"]):
 
 
 class BinaryRows(NamedTuple):
-    """Byte strings one after the other, in Arrow's ``binary`` layout: i32 offsets, one more than
-    there are rows, the bytes, and a validity bitmap unless no row is null."""
+    """Contiguous byte strings in Arrow's ``binary`` layout: i32 offsets (one more than there are
+    rows), the bytes, and a validity bitmap, which is None when no row is null."""
 
     offsets: _core.Column
     data: _core.Column
     validity: _core.Column | None
 
     def to_binary(self) -> pa.Array:
-        """A ``pyarrow`` array of type ``binary`` over the same memory."""
+        """Return a ``pyarrow`` array of type ``binary`` over the same memory."""
         pa = _pyarrow()
         validity = None if self.validity is None else pa.py_buffer(self.validity)
         buffers = [validity, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
@@ -198,10 +203,12 @@ class BinaryRows(NamedTuple):
 
 
 class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
-    """The headers of each record: ``column[i]`` is a list of (key, value), values may be None.
+    """The headers of each record. ``column[i]`` is a list of (key, value) pairs; a value may be
+    None.
 
-    ``keys`` and ``values`` hold the headers of all records one after the other; those of record i
-    are rows ``list_offsets[i]`` to ``list_offsets[i + 1]``. Keys are UTF-8 and never null.
+    ``keys`` and ``values`` hold the headers of all records, one record after another. The headers
+    of record i are the rows ``list_offsets[i]`` up to ``list_offsets[i + 1]`` (exclusive). Keys are
+    UTF-8 and never null.
     """
 
     __slots__ = ("_list_offsets", "_rows", "keys", "values")
@@ -218,7 +225,7 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
         return self._rows
 
     def rows(self, first: int, last: int) -> HeaderColumn:
-        """Rows `first` to, not including, `last` as a column over the same memory."""
+        """Return the rows from `first` up to `last` (exclusive), over the same memory."""
         offsets = self._list_offsets
         part = None if offsets is None else offsets[first : last + 1]
         return HeaderColumn(part, last - first, self.keys, self.values)
@@ -246,14 +253,16 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
 
     @property
     def list_offsets(self) -> Int32Column:
-        """int32, one more than there are records."""
+        """The positions of the records' headers in ``keys`` and ``values``, as int32; one more than
+        there are records."""
         if self._list_offsets is None:
             return np.zeros(self._rows + 1, np.int32)
         return self._list_offsets
 
     def to_arrow(self, *, views: bool = True) -> pa.Array:
-        """A ``pyarrow`` list of structs (key, value), both of type ``binary_view`` over the same
-        memory; without `views` of type ``binary``, and copied."""
+        """Return a ``pyarrow`` list of structs (key, value). With `views`, keys and values are of
+        type ``binary_view`` over the same memory; otherwise keys and values are copies of type
+        ``binary``."""
         pa = _pyarrow()
         offsets = self.list_offsets
         if views:
@@ -269,7 +278,7 @@ class HeaderColumn(Sequence["list[tuple[bytes, bytes | None]]"]):
 
 
 class Record(NamedTuple):
-    """One record; key and value None where Kafka has null, a header is (key, value)."""
+    """One record. Key and value are None where Kafka has null. A header is a (key, value) pair."""
 
     offset: int
     timestamp_ms: int
@@ -279,9 +288,9 @@ class Record(NamedTuple):
 
 
 class RowColumns(NamedTuple):
-    """The columns of a table row beside its record: the timestamp in microseconds (clamped),
-    Kafka's number of its type (-1 none, 0 create time, 1 log append time), and fields of the
-    record's batch. Buffers of i64, i32, i32, i64, i16 and i32, a value for each row."""
+    """Further columns of table rows: the timestamp in microseconds (clamped), Kafka's number of the
+    timestamp type (-1 none, 0 create time, 1 log append time), and fields of the record's batch.
+    The columns are buffers of i64, i32, i32, i64, i16 and i32, with one value for each row."""
 
     timestamp_us: _core.Column
     timestamp_type: _core.Column
@@ -295,9 +304,9 @@ class RowColumns(NamedTuple):
 class TableRows:
     """Records as rows of a table, in Arrow's buffers.
 
-    ``offset`` is a buffer of i64; ``keys`` and ``values`` are None when they were not requested.
-    The next batch is at ``stop_position``, with offsets from ``next_offset`` on. ``is_last``: the
-    file ends there, or the batch is not a usual one.
+    ``offset`` is a buffer of i64. ``keys`` and ``values`` are None when they were not requested.
+    The next batch is at ``stop_position`` and has offsets from ``next_offset`` on. ``is_last`` says
+    that the file ends there, or that this batch needs `decode_records`.
     """
 
     offset: _core.Column
@@ -330,10 +339,11 @@ class TableRows:
 class RecordColumns:
     """The records of a range of batches, one row per record.
 
-    ``offset`` and ``timestamp_ms`` are int64 (timestamp -1 for messages of magic 0), ``keys`` and
-    ``values`` are `BinaryColumn`, ``headers`` is a `HeaderColumn`. ``batches`` has one row per
-    batch, control batches too, and says by ``stop_reason`` and ``stop_position`` where the decode
-    ended; rows ``batch_starts[i]`` to ``batch_starts[i + 1]`` are the records of batch i.
+    ``offset`` and ``timestamp_ms`` are int64; the timestamp of a message of magic 0 is -1. ``keys``
+    and ``values`` are `BinaryColumn`, and ``headers`` is a `HeaderColumn`. ``batches`` has one row
+    per batch, including control batches. ``batches.stop_reason`` and ``batches.stop_position`` say
+    why and where the decode ended. The records of batch i are the rows ``batch_starts[i]`` up to
+    ``batch_starts[i + 1]`` (exclusive).
     """
 
     offset: Int64Column
@@ -373,7 +383,8 @@ class RecordColumns:
         return f"RecordColumns({len(self)} records, offsets {offsets}, {len(self.batches)} batches)"
 
     def rows(self, first: int, last: int) -> RecordColumns:
-        """Rows `first` to, not including, `last` over the same memory; ``batches`` stays whole."""
+        """Return the rows from `first` up to `last` (exclusive) over the same memory. ``batches``
+        still has all batches."""
         if not 0 <= first <= last <= len(self):
             raise IndexError(f"rows {first} to {last} of {len(self)}")
         return RecordColumns(
@@ -389,8 +400,8 @@ class RecordColumns:
     def format(
         self, template: _core.TextTemplate, first: int, limit_bytes: int
     ) -> tuple[_core.Column, int]:
-        """Return the text of the records from row `first` on, about `limit_bytes` of it, and the
-        row after it. Releases the interpreter lock."""
+        """Return the text of records from row `first` on, up to about `limit_bytes`, and the number
+        of the first row that is not in the text. The call releases the interpreter lock."""
         keys, strings = self.keys.native
         has_headers = len(self.headers.keys) > 0
         return template.format(
@@ -410,12 +421,14 @@ class RecordColumns:
         )
 
     def row_columns(self) -> RowColumns:
-        """Return columns with a row per record of fields that belong to the batch."""
+        """Return columns with one row per record, for timestamps and for fields of the record's
+        batch."""
         columns = _core.row_columns(self.batches.native, self.batch_starts, self.timestamp_ms)
         return RowColumns(*columns)
 
     def records(self) -> Iterator[Record]:
-        """Yield the rows as Python objects: convenient, and many times slower than columns."""
+        """Return an iterator over the rows as Python objects. Using Python objects is many times
+        slower than using columns."""
         columns = zip(
             self.offset.tolist(),
             self.timestamp_ms.tolist(),
@@ -428,14 +441,13 @@ class RecordColumns:
 
     def to_arrow(self, *, views: bool = True) -> pa.RecordBatch:
         """Return a ``pyarrow.RecordBatch`` with the columns offset, timestamp (milliseconds, UTC),
-        key,
-        value and headers.
+        key, value and headers.
 
         With `views`, keys, values and headers are ``binary_view`` columns over the same memory.
-        Without, they are copied into ``binary`` columns, which every function of pyarrow takes;
-        raise OverflowError when one column has more than 2^31 - 1 bytes.
+        Without `views`, they are copied into ``binary`` columns, which every function of pyarrow
+        accepts; OverflowError is raised when a column has more than 2^31 - 1 bytes.
 
-        pyarrow cannot do everything with views:
+        pyarrow supports only a few operations on views:
 
         | pyarrow | ``binary_view`` columns |
         |---|---|

@@ -1,19 +1,20 @@
 """The exceptions of tierlog.
 
     TierlogError
-    |- ConfigError                     unknown setting, impossible value
+    |- ConfigError                     unknown setting, invalid value
     |- CorruptDataError                bytes are not what their format says
     |- GapError                        the archive lacks offsets that the log had
     |- OutOfRangeError                 offset or timestamp not held here
     |- RemoteStorageError              the store failed; retriable
-    |  `- RemoteResourceNotFoundError  the object is not there
+    |  `- RemoteResourceNotFoundError  an expected object is missing
     |- RemoteMetadataError             illegal state change, lost update
     |  |- FencedLeaderError            a later leader epoch owns the partition
-    |  `- MetadataNotReadyError        not loaded yet, which is not "empty"; retriable
+    |  `- MetadataNotReadyError        the metadata is not loaded yet; retriable
     `- ClosedError                     used after close
 
-A class exists only where callers react differently. Operating system errors on local
-files stay ``OSError``; wrong argument types and values stay ``TypeError`` and ``ValueError``.
+An error has a class of its own only if callers react to it differently. Operating system errors
+about local files are ``OSError``. Wrong types and values of arguments are ``TypeError`` and
+``ValueError``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = [
 
 
 class TierlogError(Exception):
-    """The base class. ``retriable``: the same call may succeed later."""
+    """The base class. ``retriable`` says that the same call may succeed later."""
 
     retriable: bool = False
 
@@ -48,9 +49,9 @@ class ConfigError(TierlogError, ValueError):
 class CorruptDataError(TierlogError):
     """Bytes that violate their format.
 
-    ``reason`` is a short word (``bad_crc``, ``bad_length`` ...), ``path`` the file or object
-    (None for a buffer), ``position`` the byte position in it, ``expected`` and ``found`` say
-    what a valid file would hold there and what this one holds.
+    ``reason`` is a short word (``bad_crc``, ``bad_length`` ...). ``path`` is the file or object;
+    None for a buffer. ``position`` is the byte position in it. ``expected`` says what a valid file
+    has at this position, and ``found`` what this file has.
     """
 
     def __init__(
@@ -82,7 +83,8 @@ class CorruptDataError(TierlogError):
     def located(
         self, path: str | None, hint: str | None = None, *, shift: int = 0
     ) -> CorruptDataError:
-        """Return the error with the path of its file; `shift` is added to the position."""
+        """Return a copy of the error with the path of its file. `shift` is added to the
+        position."""
         return CorruptDataError(
             reason=self.reason,
             path=path,
@@ -93,16 +95,16 @@ class CorruptDataError(TierlogError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        # The default passes the arguments by position.
+        # Exception's own __reduce__ passes the arguments by position.
         fields = ("reason", "path", "position", "expected", "found", "hint")
         return partial(CorruptDataError, **{name: getattr(self, name) for name in fields}), ()
 
 
 class GapError(TierlogError):
-    """Offsets that the log had, that were never deleted, and that no segment has.
+    """The log had these offsets and they were never deleted, but no segment has them.
 
-    `first_offset` to `last_offset`, both included, are missing; `last_offset` is None when only
-    the missing segment would tell where it ends. `hint` says what to do next.
+    The offsets `first_offset` to `last_offset`, both inclusive, are missing. `last_offset` is None
+    if only the missing segment contains it. `hint` says what to do next.
     """
 
     def __init__(
@@ -157,15 +159,15 @@ class RemoteMetadataError(TierlogError):
 
 
 class FencedLeaderError(RemoteMetadataError):
-    """A later leader epoch owns the partition. The update was not applied; a retry cannot
+    """A later leader epoch owns the partition. The update was not applied, and a retry cannot
     succeed."""
 
 
 class MetadataNotReadyError(RemoteMetadataError):
-    """The metadata of this partition is not loaded yet; unknown is not empty."""
+    """The metadata of a partition is not loaded yet, so it is unknown which segments exist."""
 
     retriable = True
 
 
 class ClosedError(TierlogError):
-    """Used after close."""
+    """An object was used after it was closed."""

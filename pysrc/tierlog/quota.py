@@ -1,24 +1,24 @@
-"""Quotas of the remote tier: how many bytes per second are copied to it and read from it (KIP-956).
+"""Quotas for the remote tier, which limit the bytes per second that are copied to it and read from
+it (KIP-956).
 
-A `QuotaManager` is one quota that threads share: a native sensor that counts bytes, and a queue of
-waiting threads. Every unit of work, a segment or a ranged read, goes through
+A `QuotaManager` is one quota that threads share. A manager has a native sensor, which counts bytes,
+and a queue of waiting threads. A unit is the copy of a segment, or a ranged read. Every unit uses
 `QuotaManager.transfer`, which waits and counts in one of three modes (`QuotaMode`):
 
-* ``check``, as KIP-956 says: a unit starts while the rate is not above the quota, and is counted at
-  its end. Threads that check at the same moment all start. A unit larger than the window's quota is
-  forgotten with its window.
+* ``check``, as in KIP-956: a unit starts while the rate is not above the quota, and is counted at
+  its end. Threads that check at the same moment all start. A unit larger than the quota of a whole
+  window no longer counts when the window has passed.
 * ``reserve``: a unit's bytes are counted atomically before it starts; unused bytes are given back
-  at its end. The bound holds for every sliding window, and large units are paid off over several
-  windows.
-* ``pace``: as ``check``; in addition every chunk is reserved and waits until the chunks before it
-  have passed at the quota's rate, so there is no burst after a quiet time.
+  at its end. Every sliding window is within the quota; a large unit counts in several windows.
+* ``pace``: like ``check``; in addition, every chunk is reserved and waits until the chunks before
+  it have been sent at the quota's rate, so there is no burst after an idle time.
 
-Waiting threads are admitted in the order of their arrival: small units do not overtake a large one,
-and the chunks of paced copies take turns.
+Waiting threads are admitted in the order of their arrival. So small units do not overtake a large
+unit, and the chunks of several paced copies alternate.
 
-The quota counts the bytes sent to the store or requested from it, once per attempt: the chunks of a
-failed copy stay counted, and its retry is counted again, as are the ranges of a failed read.
-Retries inside the store's client are not counted. All times are monotonic; the wall clock may jump.
+The quota counts the bytes that each attempt sends to the store or requests from it. If a copy or a
+read fails, its bytes stay counted, and the bytes of the retry are counted again. Retries inside the
+store's client are not counted. All times are monotonic, so jumps of the wall clock do not matter.
 """
 
 from __future__ import annotations
@@ -42,29 +42,31 @@ __all__ = ["QuotaManager", "QuotaWaitCancelledError", "Transfer"]
 
 # Waiting threads check at least this often whether they were cancelled.
 LOOK_UP_MS = 1_000
-# How much delay of a thread that woke up late the next chunks may catch up: with the chunk itself
-# less than a part of an upload, unless a clock tick is longer.
+# If a thread wakes up late, later chunks may catch up, but only for a delay up to this limit. So a
+# burst is smaller than a part of an upload, unless a clock tick is longer than the limit.
 PACE_SLACK_MS = 20
 _PACE_SLACK_BYTES = 7 << 20
 _TICKS_MS = 2
-# A reservation counts for the window and one more bucket, so small buckets waste less of the quota.
-# Paced copies split each bucket into this many, as far as a sensor can hold them.
+# A reservation counts for the window and one more sample, so short samples waste less of the quota.
+# For paced copies, each sample is split into the largest of these numbers of samples that a sensor
+# can hold.
 _PACE_BUCKETS = (10, 5, 2, 1)
 _MAX_BUCKETS = 3_600
 
 
 class QuotaWaitCancelledError(TierlogError):
-    """A wait for a quota ended because its ``cancelled`` said so; nothing was counted."""
+    """A wait for a quota ended because its ``cancelled`` returned True. Nothing was counted."""
 
 
 class QuotaManager:
-    """One quota that threads share; `limit` may change at any time.
+    """One quota that threads share. The limit may change at any time.
 
         quota = QuotaManager.for_fetches(QuotaConfig(fetch_max_bytes_per_second=10 << 20))
         for records in tierlog.read(url, "orders", 0, fetch_quota=quota): ...
 
-    ``name`` appears in errors. Only this manager uses the sensor: all its times come from
-    ``clock``. Raises ConfigError when the mode reserves and the sensor measures elapsed time.
+    ``name`` appears in errors. No other object may use the sensor, because all its times must come
+    from ``clock``. Raises ConfigError when the mode reserves bytes but the sensor measures the rate
+    over the elapsed time.
     """
 
     def __init__(
@@ -121,17 +123,17 @@ class QuotaManager:
 
     @property
     def limit(self) -> int | None:
-        """Bytes per second; None: unlimited."""
+        """The limit in bytes per second; None means unlimited."""
         return self._sensor.limit
 
     @property
     def paces(self) -> bool:
-        """Whether each chunk waits for its turn."""
+        """Whether each chunk is reserved before it is sent."""
         return self.mode is QuotaMode.PACE and self.limit is not None
 
     def set_limit(self, bytes_per_second: int | None) -> None:
-        """Set the limit; counted bytes stay, and waiting threads check again. None removes the
-        limit; 0 stops everything until the next change.
+        """Set the limit. Bytes that were counted still count, and waiting threads check again. None
+        removes the limit; 0 stops all transfers until the next change.
         """
         with self._changed:
             now_ms = self._clock.monotonic_ms()
@@ -140,7 +142,7 @@ class QuotaManager:
         self.wake()
 
     def set_mode(self, mode: QuotaMode) -> None:
-        """Set the mode for all later waits. ConfigError as in the constructor."""
+        """Set the mode for all later waits. Raises ConfigError as the constructor does."""
         if mode is not QuotaMode.CHECK and self._sensor.rate_mode != "window":
             raise ConfigError(
                 f"{self.name} quota: mode {mode.value} needs remote.log.manager.quota.rate.mode "
@@ -149,27 +151,29 @@ class QuotaManager:
         self.mode = mode
 
     def throttle_ms(self) -> int:
-        """Return the ms until the rate is not above the limit, without further bytes."""
+        """Return the time in ms until the rate is not above the limit, if no further bytes are
+        counted."""
         return self._sensor.throttle_ms(self._clock.monotonic_ms())
 
     def record(self, size_bytes: int) -> None:
-        """Count bytes; also after `close`, for active transfers."""
+        """Count bytes. Active transfers may call this method even after `close`."""
         self._sensor.record(size_bytes, self._clock.monotonic_ms())
 
     def try_reserve(self, size_bytes: int) -> Reservation | int:
-        """Return a reservation, to be settled with the moved bytes, or the ms until one may be
-        granted. A reservation that is dropped gives its bytes back. The call ignores the queue."""
+        """Return a reservation, or the time in ms until a reservation may be granted. The caller
+        settles the reservation with the number of moved bytes. A reservation that is dropped gives
+        its bytes back. The call ignores the queue."""
         return self._sensor.try_reserve(size_bytes, self._clock.monotonic_ms())
 
     @property
     def is_limited(self) -> bool:
-        """Whether a request needs permission: there is a limit, or the quota is closed."""
+        """Whether a request needs permission, because there is a limit or the quota is closed."""
         return self._closed or self._sensor.limit is not None
 
     def try_charge(self, size_bytes: int) -> int:
-        """Count a request and return 0, or count nothing and return the ms until the next attempt.
-        Never blocks and ignores the queue. Check and count are one step: of threads that charge at
-        the same moment only one exceeds the limit."""
+        """Count a request and return 0, or count nothing and return the time in ms until the next
+        attempt. The call never blocks and ignores the queue. Check and count are one step, so of
+        several threads that charge at the same moment only one can exceed the limit."""
         with self._charging:
             if self._closed:
                 return LOOK_UP_MS
@@ -180,30 +184,31 @@ class QuotaManager:
             return 0
 
     def admit_charge(self, size_bytes: int) -> Reservation | int:
-        """Return 0 or a reservation for `book_charge` when a request is allowed, else the ms to
-        wait."""
+        """If a request is allowed, return 0 or a reservation for `book_charge`, else the time to
+        wait in ms."""
         if self.mode is QuotaMode.CHECK:
             return self.throttle_ms()
         return self.try_reserve(size_bytes)
 
     def book_charge(self, admitted: Reservation | int, size_bytes: int) -> None:
-        """Count `size_bytes` for a request that `admit_charge` allowed; 0 takes it back."""
+        """Count `size_bytes` for a request that `admit_charge` allowed; 0 if the request was not
+        made."""
         if not isinstance(admitted, int):
             admitted.settle(size_bytes, self._clock.monotonic_ms())
         elif size_bytes:
             self.record(size_bytes)
 
     def snapshot(self) -> QuotaSnapshot:
-        """Return rate, limit, totals and throttled time for metrics, without stopping the
+        """Return rate, limit, totals and throttled time for metrics. The call does not block other
         threads."""
         snapshot = self._sensor.snapshot(self._clock.monotonic_ms())
         return snapshot._replace(throttled_ms=snapshot.throttled_ms + self._spread.held_ms)
 
     def oversize_warning(self, unit_bytes: int) -> str | None:
-        """Return a warning when units of that size break the quota in its mode, else None.
+        """Return a warning if units of `unit_bytes` exceed the quota in its mode, else None.
 
-        A unit larger than the quota of all samples is forgotten with them unless it is reserved, so
-        a series of such units exceeds the quota (as in Kafka).
+        Unless it is reserved, a unit larger than the quota of all samples no longer counts when
+        these samples have passed. So a series of such units exceeds the quota (as in Kafka).
         """
         limit = self.limit
         if not limit or self.mode is not QuotaMode.CHECK:
@@ -226,11 +231,11 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> int:
-        """Block while the quota is exceeded; return the ms of the wait.
+        """Block while the quota is exceeded; return the waiting time in ms.
 
-        ``cancelled`` is called at least once a second and at once after `wake`; raise
-        QuotaWaitCancelledError when it returns True. ``on_wait`` is called as often with the
-        estimated ms left. Raises ClosedError after `close`.
+        ``cancelled`` is called at least once a second and at once after `wake`. If ``cancelled``
+        returns True, QuotaWaitCancelledError is raised. ``on_wait`` is called as often, with the
+        estimated remaining time in ms. Raises ClosedError after `close`.
         """
         return self._until_admitted(self._sensor.throttle_ms, cancelled, on_wait)[1]
 
@@ -241,7 +246,8 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> Reservation:
-        """Reserve as `try_reserve` does; block until it is granted, as `wait` does."""
+        """Return a reservation as `try_reserve` does, but block, as `wait` does, until it is
+        granted."""
         return self._reserve(size_bytes, cancelled, on_wait)[0]
 
     @contextmanager
@@ -252,8 +258,8 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None = None,
         on_wait: Callable[[int], None] | None = None,
     ) -> Iterator[Transfer]:
-        """Open one unit of about ``size_bytes``: wait as `wait` does until it may start. At its end
-        the moved bytes are counted, also after an error."""
+        """Open one unit of about ``size_bytes``. Wait, as `wait` does, until it may start. At the
+        end of the unit, the moved bytes are counted, even after an error."""
         unit = Transfer(self, self._clock, cancelled, on_wait)
         unit.begin(size_bytes)
         try:
@@ -268,7 +274,7 @@ class QuotaManager:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Close the quota: present and later waits raise ClosedError."""
+        """Close the quota. Present and later waits raise ClosedError."""
         self._closed = True
         self.wake()
 
@@ -290,7 +296,7 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None,
         on_wait: Callable[[int], None] | None,
     ) -> int:
-        """Wait until a chunk may be sent, and count it; return the ms of the wait."""
+        """Wait until a chunk may be sent, and count it; return the waiting time in ms."""
         granted, waited_ms = self._until_admitted(
             lambda now_ms: self._try_reserve_piece(size_bytes, now_ms), cancelled, on_wait
         )
@@ -299,7 +305,8 @@ class QuotaManager:
         return waited_ms
 
     def _try_reserve_piece(self, size_bytes: int, now_ms: int) -> Reservation | int:
-        """A chunk also waits until those before it have passed at the quota's rate."""
+        """Return a reservation for a chunk, or the time to wait in ms. A chunk also waits until the
+        chunks before it have been sent at the quota's rate."""
         with self._changed:
             limit = self._sensor.limit
             wait_ms = self._spread.wait_ms(limit, now_ms)
@@ -314,9 +321,9 @@ class QuotaManager:
         cancelled: Callable[[], bool] | None,
         on_wait: Callable[[int], None] | None,
     ) -> tuple[Reservation | None, int]:
-        """Wait until ``attempt(now_ms)`` returns 0 or a reservation instead of the ms to wait;
-        return that and the ms of the wait. Only the first thread of the queue may attempt, or any
-        thread when the queue is empty."""
+        """Call ``attempt(now_ms)``, which returns the time to wait in ms, until it returns 0 or a
+        reservation. Return the reservation, or None, and the waiting time in ms. Only the first
+        thread of the queue may attempt, or any thread when the queue is empty."""
         place: object | None = None
         waiting_since_ms = 0
         sleep_ms: int | None
@@ -328,7 +335,7 @@ class QuotaManager:
                 if cancelled is not None and cancelled():
                     raise QuotaWaitCancelledError(f"{self.name} quota: no longer waited for")
                 now_ms = self._clock.monotonic_ms()
-                # The queue is empty, and this thread is not in it either.
+                # This thread is the first of the queue, or the queue is empty (both are None).
                 if self._first is place:
                     answer = attempt(now_ms)
                     if not isinstance(answer, int) or answer == 0:
@@ -349,9 +356,10 @@ class QuotaManager:
                 self._leave(place)
 
     def _sleep(self, changes: int, duration_ms: int | None) -> None:
-        """Wait for a change or for the time of the first thread in the queue. That thread watches
-        the clock and wakes the others so that they check for their cancellation."""
-        # Callbacks and the sensor ran without the lock: a change since then ends the wait.
+        """Wait for a change. The first thread in the queue waits at most `duration_ms`, and then
+        wakes the other threads, so that they check whether they were cancelled."""
+        # Callbacks and the sensor ran without the lock, so a change since `changes` was read ends
+        # the wait.
         with self._changed:
             if self._changes != changes:
                 return
@@ -377,42 +385,44 @@ class QuotaManager:
 
 
 class _Spread:
-    """Bytes of chunks that were sent ahead of the quota's rate; they drain at that rate."""
+    """The bytes of chunks that were sent ahead of the quota's rate. The number of these bytes
+    decreases at the quota's rate."""
 
     def __init__(self) -> None:
         self._bytes = 0.0
         self._at_ms = 0
         self._held_until_ms = 0
-        # The time that chunks had to wait, each moment counted once.
+        # The time during which any chunk had to wait.
         self.held_ms = 0
 
     def drain(self, limit: int | None, now_ms: int) -> None:
-        """Drain the bytes for the time since the last call at that limit."""
+        """Subtract the bytes that pass at the rate `limit` in the time since the last call."""
         passed_ms, self._at_ms = max(0, now_ms - self._at_ms), now_ms
         left = 0.0 if limit is None else self._bytes - limit * passed_ms / 1000
         self._bytes = max(0.0, left)
 
     def wait_ms(self, limit: int | None, now_ms: int) -> int:
-        """Return the ms until the next chunk may be sent."""
+        """Return the time in ms until the next chunk may be sent."""
         self.drain(limit, now_ms)
         if not limit:
             return 0
         slack = min(limit * PACE_SLACK_MS / 1000, _PACE_SLACK_BYTES)
         early = self._bytes - max(slack, limit * _TICKS_MS / 1000)
         wait_ms = max(0, math.ceil(early * 1000 / limit))
-        # A thread that waits longer asks again.
+        # A thread that waits longer calls this again.
         until_ms = now_ms + min(wait_ms, LOOK_UP_MS)
         self.held_ms += max(0, until_ms - max(now_ms, self._held_until_ms))
         self._held_until_ms = max(self._held_until_ms, until_ms)
         return wait_ms
 
     def add(self, size_bytes: int) -> None:
-        """A piece goes now."""
+        """Add a chunk that is sent now."""
         self._bytes += size_bytes
 
 
 class Transfer:
-    """An active unit, from `QuotaManager.transfer`. ``waited_ms``: how long it waited."""
+    """An active unit, opened by `QuotaManager.transfer`. ``waited_ms`` is how long it has
+    waited."""
 
     def __init__(
         self,
@@ -440,18 +450,19 @@ class Transfer:
             self.waited_ms += self._manager.wait(cancelled=self._cancelled, on_wait=self._on_wait)
 
     def before_piece(self, size_bytes: int) -> None:
-        """Register a chunk before it is sent; in mode ``pace``, wait for its turn."""
+        """Register a chunk before it is sent. In mode ``pace``, wait until the chunk may be
+        sent."""
         if self._manager.mode is QuotaMode.PACE:
             self.waited_ms += self._manager._pace(size_bytes, self._cancelled, self._on_wait)
         else:
             self.moved(size_bytes)
 
     def moved(self, size_bytes: int) -> None:
-        """Add moved bytes; they are counted at the end of the unit."""
+        """Add moved bytes, which are counted at the end of the unit."""
         self._moved_bytes += size_bytes
 
     def end(self) -> None:
-        """Count the moved bytes; unused reserved bytes become free."""
+        """Count the moved bytes, and give unused reserved bytes back."""
         if self._reservation is not None:
             self._reservation.settle(self._moved_bytes, self._clock.monotonic_ms())
             self._manager.wake()

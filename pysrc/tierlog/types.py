@@ -1,6 +1,6 @@
-"""The small value types that every layer shares: partition and segment identities, stop reasons.
+"""Small value types that all layers share: ids of partitions and segments, stop reasons.
 
-Identities hold Kafka's text form of a Uuid: 22 characters of URL-safe base64 without padding
+Ids are in Kafka's text form of a Uuid: 22 characters of URL-safe base64 without padding
 (``org.apache.kafka.common.Uuid.toString``). The text may start with ``-``.
 """
 
@@ -32,7 +32,8 @@ __all__ = [
 
 MAX_TOPIC_NAME_LENGTH = 249
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-# The last character carries two bits; any other character would be a second text of the same id.
+# The last character stands for two bits, so only four characters are valid. If other characters
+# were valid, an id would have several texts.
 _UUID_TEXT = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 ZERO_UUID = "A" * 22
 _URL_HEAD = re.compile(r"[A-Za-z][A-Za-z0-9+. -]*:/*")
@@ -42,8 +43,8 @@ _TOPIC_NAMESPACE = uuid.UUID("8f2b6a0e-5f0c-5c1e-9d57-3c1f4e8a7b60")
 
 
 class StopReason(StrEnum):
-    """Why a scan or decode of record batches stopped. Only ``END`` and ``MEMORY_BUDGET`` (the
-    budget of a decode) are without a finding."""
+    """Why a scan or decode of record batches stopped. All reasons except ``END`` and
+    ``MEMORY_BUDGET`` (the memory budget of a decode was reached) are findings."""
 
     END = "end"
     TORN_TAIL = "torn_tail"
@@ -57,7 +58,7 @@ class StopReason(StrEnum):
 
 
 def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:
-    """Kafka's 22-character text of a UUID or of its 16 bytes. Raises ValueError for another
+    """Return Kafka's 22-character text of a UUID or of its 16 bytes. Raises ValueError for another
     length."""
     raw = value.bytes if isinstance(value, uuid.UUID) else bytes(value)
     if len(raw) != 16:
@@ -66,20 +67,21 @@ def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:
 
 
 def check_kafka_uuid(text: str) -> str:
-    """Return `text` when it is the canonical text of an id, else raise ValueError."""
+    """Return `text` if it is the canonical text of an id, else raise ValueError."""
     if _UUID_TEXT.fullmatch(text) is None:
         raise ValueError(f"not a Kafka uuid (22 characters of URL-safe base64): {text[:40]!r}")
     return text
 
 
 def kafka_uuid_bytes(text: str) -> bytes:
-    """Return the 16 bytes of Kafka's text form. Raises ValueError when it is not the canonical
-    text."""
+    """Return the 16 bytes of an id. Raises ValueError when `text` is not the canonical text of an
+    id."""
     return base64.urlsafe_b64decode(check_kafka_uuid(text) + "==")
 
 
 def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
-    """Return a new version-4 id; as in Kafka's ``Uuid.randomUuid`` it does not start with ``-``."""
+    """Return a new version-4 id. Like an id of Kafka's ``Uuid.randomUuid``, it does not start with
+    ``-``."""
     while True:
         text = kafka_uuid(uuid.UUID(bytes=random_bytes(16), version=4))
         if not text.startswith("-"):
@@ -87,22 +89,24 @@ def random_kafka_uuid(random_bytes: Callable[[int], bytes] = os.urandom) -> str:
 
 
 def derived_topic_id(cluster_id: str, topic: str) -> str:
-    """Return the archive id of a topic without an id of its cluster.
+    """Return the id under which a topic without a topic id is archived.
 
-    It is a version-5 UUID of the cluster id and the name, so all brokers agree. The topics of
-    brokers up to 2.7 have no ids. Raises ValueError for a name that Kafka does not allow.
+    Topics of brokers up to 2.7 have no ids. The derived id is a version-5 UUID of the cluster id
+    and the topic name, so it is the same on all brokers. Raises ValueError for a name that Kafka
+    does not allow.
     """
     # A topic name has no slash, so no two pairs have the same text.
     return kafka_uuid(uuid.uuid5(_TOPIC_NAMESPACE, f"{cluster_id}/{check_topic_name(topic)}"))
 
 
 def is_derived_topic_id(topic_id: str) -> bool:
-    """Return whether `derived_topic_id` made the id. Kafka's own are random, of version 4."""
+    """Return whether `derived_topic_id` made the id. Kafka's own ids are random UUIDs of version
+    4."""
     return uuid.UUID(bytes=kafka_uuid_bytes(topic_id)).version == 5
 
 
 def check_topic_name(topic: str) -> str:
-    """Return `topic` when Kafka allows it as a name, else raise ValueError."""
+    """Return `topic` if Kafka allows it as a topic name, else raise ValueError."""
     if _TOPIC_NAME.fullmatch(topic) is None or topic in (".", ".."):
         raise ValueError(
             f"not a Kafka topic name (1-{MAX_TOPIC_NAME_LENGTH} of [a-zA-Z0-9._-]): {topic[:60]!r}"
@@ -111,8 +115,8 @@ def check_topic_name(topic: str) -> str:
 
 
 def shown_url(text: str) -> str:
-    """Return a URL for messages with ``***`` for possible credentials: the part before an ``@`` and
-    any query. The URL may be malformed.
+    """Return a URL for messages, in which ``***`` replaces possible credentials: the part before an
+    ``@`` and any query. The URL may be malformed.
     """
     found = _URL_HEAD.match(text)
     if found is not None:
@@ -128,9 +132,9 @@ def shown_url(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class TopicIdPartition:
-    """One partition of one topic incarnation (``org.apache.kafka.common.TopicIdPartition``).
+    """One partition of the topic with an id (``org.apache.kafka.common.TopicIdPartition``).
 
-    A topic that is deleted and created again has the same name and another id. Raises ValueError
+    A topic that is deleted and created again has the same name but another id. Raises ValueError
     for a name, id or number that is not valid in Kafka.
     """
 
@@ -152,7 +156,8 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class RemoteLogSegmentId:
-    """One upload attempt of one segment (Kafka's ``RemoteLogSegmentId``). Ids are never reused."""
+    """The id of one attempt to upload a segment (Kafka's ``RemoteLogSegmentId``). Ids are never
+    reused."""
 
     topic_id_partition: TopicIdPartition
     id: str

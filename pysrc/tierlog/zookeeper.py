@@ -1,6 +1,6 @@
-"""Follows the dynamic settings of a broker in ZooKeeper (KIP-73: ``/config/brokers/<id>``).
+"""Follow the dynamic settings of a broker in ZooKeeper (KIP-73: ``/config/brokers/<id>``).
 
-For clusters up to 3.9 that keep their settings there. Needs the extra ``zookeeper``.
+Clusters of Kafka up to 3.9 may keep their settings in ZooKeeper. Needs the extra ``zookeeper``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ class ZooKeeperError(TierlogError):
 class ZooKeeperSettings:
     """Watches the settings of one broker and the default of all brokers.
 
-    ``on_change`` gets all settings, the broker's own over the default, once at the start and after
-    each change, in a thread of the client. ``on_state`` gets an error text when the connection is
-    lost or a node is unreadable, and None when all is well again; the last settings hold meanwhile.
-    ``connect`` is ``host:port[,host:port][/chroot]``. Raises ZooKeeperError when no server answers
-    within `timeout_s`, ConfigError when the client library is not installed.
+    ``on_change`` is called with all settings, once at the start and after each change, in a thread
+    of the client. The broker's own settings override the default of all brokers. ``on_state`` is
+    called with an error text when the connection is lost or a node is unreadable, and with None
+    when the problem is over. Meanwhile the last settings apply. ``connect`` is
+    ``host:port[,host:port][/chroot]``. Raises ZooKeeperError when no server answers within
+    `timeout_s`, and ConfigError when the client library is not installed.
     """
 
     def __init__(
@@ -49,7 +50,8 @@ class ZooKeeperSettings:
             raise ConfigError(
                 "following ZooKeeper needs the extra 'zookeeper': pip install 'tierlog[zookeeper]'"
             ) from error
-        # The caller gets the state of the connection; the client would log it to stderr as well.
+        # The caller gets the state of the connection. Without a handler, the client would also log
+        # it to stderr.
         logging.getLogger("kazoo").addHandler(logging.NullHandler())
         self._connect = connect
         self._on_change = on_change
@@ -90,7 +92,8 @@ class ZooKeeperSettings:
         self._client.DataWatch(path, changed)
 
     def _state_changed(self, state: str) -> None:
-        """Called by the client; its watches call `changed` again after a new connection."""
+        """Report a new state of the connection. After a new connection, the client's watches call
+        `changed` again."""
         if state == "CONNECTED":
             self._on_state(None)
         elif self._client.client_state != "CLOSED":
@@ -100,7 +103,7 @@ class ZooKeeperSettings:
 def parse_config_node(data: bytes, path: str) -> dict[str, str]:
     """Return the settings in a node below ``/config``: ``{"version":1,"config":{...}}``.
 
-    ConfigError names the node at `path` when it holds anything else.
+    Raises ConfigError, which names `path`, when the node has any other content.
     """
     try:
         node = json.loads(data)

@@ -86,7 +86,7 @@ def _forget_stdout() -> None:
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        # Imported here, because looking up the version takes 40 ms.
+        # The version is imported only here, because looking it up takes 40 ms.
         from tierlog import __version__
 
         echo(f"tierlog {__version__}")

@@ -39,8 +39,8 @@ def demo(log_dirs: tuple[str, ...], folder: str | None, shown: str) -> int:
     record.
 
     The node runs in this process. If LOGDIRs of a broker are given, the demo tiers them instead,
-    reads them back and compares every byte. It only reads the directories. The demo writes a store,
-    a summary and an HTML report. The exit code is 1 if any record or byte differs.
+    reads them back and compares every byte. The demo only reads the LOGDIRs. The demo writes a
+    store, a summary and an HTML report. The exit code is 1 if any record or byte differs.
 
     \b
     tierlog demo

@@ -1,5 +1,5 @@
-"""Run ``tierlog serve``: print a summary at the start and lines about problems, and end in
-order."""
+"""Run ``tierlog serve``: print a summary at the start and lines about problems, until a signal ends
+the server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_serve(
     clock: Clock,
     log_format: str = "text",
 ) -> int:
-    """Serve until a signal; return the exit code."""
+    """Serve until a signal arrives; return the exit code."""
     found = [source_of(one) for one in sources]
     if config.tier.state_dir is None and data_dir is None:
         # The same sources use the same groups, whatever the order of the arguments.

@@ -101,7 +101,7 @@ def tell_store_waits() -> Iterator[None]:
     def watch() -> None:
         told = set()
         while not done.wait(_LOOK_S):
-            # The stores import this module. If it is not imported, no request can wait.
+            # The stores import this module. If this module is not imported, no request can wait.
             module = sys.modules.get("tierlog.remote.store.waits")
             for wait in module.store_waits.find_longer_than(_SILENT_MS) if module else ():
                 if wait not in told:

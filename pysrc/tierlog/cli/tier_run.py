@@ -326,7 +326,10 @@ def _on_and_on(
     reload: Callable[[], Config] | None,
 ) -> int:
     sidecar.run(stop, told, lambda: _reloaded(stop, told, reload))
-    told.say("closing", "closing: what is under way is taken back; once more ends it at once")
+    told.say(
+        "closing",
+        "closing: active copies are rolled back; a second signal ends the process at once",
+    )
     for text in sidecar.close(close_timeout_ms):
         told.on_warning(text)
     told.say_total()

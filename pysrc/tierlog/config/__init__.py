@@ -1,5 +1,4 @@
-"""Settings: their names, which are Kafka's where Kafka has the setting, their values and their
-checks.
+"""Settings: names (Kafka's own names where Kafka has the setting), values and checks.
 
 Each part of tierlog has one frozen dataclass for its settings. Each field states its property name,
 its meaning and its valid values. Parsing, checking and docs/CONFIG.md all use these fields.

@@ -55,8 +55,8 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of value. ``what`` describes it to users; ``parse`` converts text to a value or raises
-    ValueError; ``accepts`` says whether a value is valid.
+    """A kind of value. ``what`` describes the valid values to users. ``parse`` converts text to a
+    value or raises ValueError. ``accepts`` says whether a value is valid.
 
     ``show`` returns the text for users. ``write`` returns the text that ``parse`` accepts, or None
     when there is no value.
@@ -289,7 +289,7 @@ class Setting:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name under which the setting can be given. Its main name is first."""
+        """Every name under which the setting can be given. The setting's main name is first."""
         return (self.name, *self.aliases, *self.fallbacks)
 
     def parse(self, text: str, key: str, source: str) -> Any:

@@ -31,9 +31,9 @@ S = TypeVar("S", bound=Section)
 
 _ENVIRONMENT_PREFIX = "TIERLOG_"
 _OWN_NAMESPACES = ("tierlog.", "remote.")
-# If a key outside these namespaces is more similar (0 to 1) than this to a key of tierlog, it is
-# taken for a typing error. The most similar setting of Kafka 4.3, apart from those in
-# LEFT_TO_KAFKA, has 0.862.
+# A key outside these namespaces is taken for a typing error if its similarity (0 to 1) to a key of
+# tierlog is above this limit. For the settings of Kafka 4.3, apart from LEFT_TO_KAFKA, the highest
+# similarity is 0.862.
 _SLIP_OF_THE_PEN = 0.87
 
 # Settings of Kafka in tierlog's namespaces, or with similar names, that tierlog does not use.
@@ -70,7 +70,7 @@ class Config:
     plugin: PluginConfig = field(default_factory=PluginConfig)
     # Settings that begin with the managers' prefixes, as given.
     plugin_settings: tuple[tuple[str, str], ...] = ()
-    # Defaults for the topics of a node, as given. Other commands ignore them.
+    # Defaults for the topics of a node, as given. Only `tierlog serve` uses these defaults.
     topic_defaults: tuple[tuple[str, str], ...] = ()
 
     def settings_below(self, prefix: str) -> dict[str, str]:
@@ -196,8 +196,8 @@ def _section(section: type[S], given: Mapping[str, _Given]) -> S:
 def _given(
     properties: Mapping[str, str], source: str, shown: Callable[[str], str] = str
 ) -> dict[str, _Given]:
-    """Return the values that one source gives, by the main names of the settings. ``shown``
-    converts a property name to the name that this source uses."""
+    """Return the values that one source gives, as a dict whose keys are the main names of the
+    settings. ``shown`` converts a property name to the name that this source uses."""
     given: dict[str, _Given] = {}
     fallbacks: dict[str, _Given] = {}
     prefixes = _plugin_prefixes(properties)

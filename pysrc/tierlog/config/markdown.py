@@ -16,29 +16,29 @@ _INTRODUCTION = """\
 <!-- Written by `python -m tierlog.config > docs/CONFIG.md`; do not edit. -->
 
 Settings come from an unchanged Kafka `server.properties`, from environment variables that start
-with `TIERLOG_`, and from flags. A variable overrides the file, and a flag overrides both.
+with `TIERLOG_`, and from flags. Variables override the file, and flags override both.
 
-A key that starts with `tierlog.` or `remote.` must be a known setting. An unknown key of this kind
-is an error that names the nearest known one, and so is an unknown `TIERLOG_` variable. Every other
-key belongs to Kafka and is ignored, unless it is so similar to a name on this page that it must be
-a mistake. If two names of one setting have different values in the same place, this is an error.
+Keys that start with `tierlog.` or `remote.` are tierlog's. An unknown key of this kind is an error
+that names the most similar known key, and so is an unknown `TIERLOG_` variable. Every other key is
+Kafka's and is ignored, unless it is so similar to a name on this page that it must be a mistake.
+If one source gives two names of a setting different values, that is an error.
 
-A node (`tierlog serve --data-dir`) can change its dynamic settings while it runs, as a broker does.
-Clients use IncrementalAlterConfigs for this node or for all nodes. These values override file,
-variables and flags.
+The settings that are marked as dynamic can be changed while a node (`tierlog serve --data-dir`)
+runs, with IncrementalAlterConfigs for this node or for all nodes, as for a broker. Such values
+override file, variables and flags.
 """
 
 _TOPICS = """\
 ## Settings of a topic
 
-Clients give these settings to a topic of a node ([NODE.md](NODE.md)) when they create it, or later
-with IncrementalAlterConfigs or AlterConfigs. A change takes effect at once. The meaning and the
-default are Kafka's. Any other name is refused with INVALID_CONFIG.
+A client sets these settings when it creates a topic of a node ([NODE.md](NODE.md)), and changes
+them with IncrementalAlterConfigs or AlterConfigs. A change takes effect at once. The meanings and
+the defaults are Kafka's. Any other name is refused with INVALID_CONFIG.
 
-If a topic has no value of its own, a node uses its default for topics. The names of the default are
-listed under "If not given". The node looks for it first among its own dynamic settings, then among
-those of all nodes, then in the file. `tierlog tier` does not use these defaults. For it,
-`log.retention.*` is how long a broker keeps its own copy, and `tierlog.retention.*` is how long the
+If a topic has no value for a setting, a default applies: first the default that a client has set
+for this node, then the default that a client has set for all nodes, then the default in the file.
+Each setting lists the names of its defaults. Only a node reads these defaults. For `tierlog tier`,
+`log.retention.*` says how long a broker keeps its own copy, and `tierlog.retention.*` how long the
 store keeps the copied segments.
 """
 

@@ -46,7 +46,8 @@ __all__ = [
 
 
 class Section:
-    """Base class of the sections. It checks the values when an object is constructed."""
+    """Base class of the sections. The values are checked when an object of a section is
+    constructed."""
 
     __slots__ = ()
 
@@ -63,11 +64,12 @@ class QuotaRateMode(StrEnum):
 
 
 class QuotaMode(StrEnum):
-    """How a quota is kept.
+    """How a quota is enforced.
 
     CHECK follows KIP-956: a copy of a segment or a ranged read starts while the rate is not above
-    the quota, and its bytes count when it is done. RESERVE counts the bytes before it starts. PACE
-    reserves the bytes of each chunk of a segment, so that the copy proceeds at an even rate.
+    the quota, and its bytes count when it is done. RESERVE counts the bytes before the copy or read
+    starts. PACE reserves the bytes of each chunk of a segment, so that the copy proceeds at an even
+    rate.
     """
 
     CHECK = "check"
@@ -85,7 +87,8 @@ class QuotaConfig(Section):
     """Bytes per second to and from the remote tier (KIP-956).
 
     Every `tierlog.QuotaManager` applies the settings that it gets. `tierlog tier` applies the copy
-    quota. Its flags `--copy-quota` and `--copy-quota-mode` also set the copy quota.
+    quota. The flags `--copy-quota` and `--copy-quota-mode` of `tierlog tier` also set the copy
+    quota.
     """
 
     copy_max_bytes_per_second: int | None = setting(
@@ -449,9 +452,9 @@ class MetadataKind(StrEnum):
 class TierConfig(Section):
     """What `tierlog tier` copies, to which store, and how long the store keeps it.
 
-    The retention settings here apply only to the archive. A broker's `log.retention.*` and its
-    topics' `retention.*` say how long the broker keeps its own copy, and never apply to the
-    archive.
+    The retention settings of `tierlog.retention.*` apply only to the archive. A broker's
+    `log.retention.*` and its topics' `retention.*` say how long the broker keeps its own copy, and
+    never apply to the archive.
     """
 
     store_url: str | None = setting(

@@ -1,5 +1,5 @@
-"""An SQLite file of the state directory. It is locked for one process and verified before it is
-used.
+"""An SQLite file of the state directory. The file is locked for one process and verified before it
+is used.
 
 Each row of a table ends with a checksum of its values (`with_checksum`). Commits are synchronous
 (WAL, ``synchronous=FULL``), so a committed change survives a power cut. The process holds a lock on
@@ -31,7 +31,7 @@ _PAGE_COUNT_POSITION = 28
 _USER_VERSION_POSITION = 60
 _APPLICATION_ID_POSITION = 68
 _ROWS = 1_024
-# These errors leave the file unchanged, so the next change may be tried.
+# Errors that leave the file unchanged, so that the next change may be tried.
 _HARMLESS = {"SQLITE_FULL", "SQLITE_BUSY", "SQLITE_NOMEM"}
 
 
@@ -41,8 +41,8 @@ class DatabaseSchema:
 
     ``versions`` maps each version that can be read to its SQL statements. ``upgrade`` rewrites a
     file of an earlier version as the present ``version``, within a transaction; it raises TypeError
-    or ValueError for impossible rows. ``rows`` names the things that the rows describe. ``remedy``
-    tells the user what to do about a damaged file.
+    or ValueError for impossible rows. ``rows`` names what the rows describe, for error messages.
+    ``remedy`` tells the user what to do about a damaged file.
     """
 
     application_id: int
@@ -64,12 +64,11 @@ def with_checksum(*values: object) -> tuple[object, ...]:
 
 
 class Database:
-    """The SQLite file `path` in the present schema. It is created if it is missing. Not
-    thread-safe.
+    """The SQLite file `path` in the present schema. A missing file is created. Not thread-safe.
 
     Raises RemoteMetadataError when another process has the file open or the file cannot be opened,
-    and CorruptDataError when it is not such a database. A child process must not use the object
-    after a fork.
+    and CorruptDataError when the file is no database with this schema. A child process must not use
+    the object after a fork.
     """
 
     def __init__(self, path: str, schema: DatabaseSchema) -> None:
@@ -250,7 +249,7 @@ class Database:
             # SQLite would treat a very short file as empty, and overwrite it.
             raise self._corrupt_error("bad_database", "an SQLite database", f"{header[:16]!r}")
         if header[24:28] != header[92:96]:
-            # Written by a version of SQLite that does not maintain the page count.
+            # The file was written by a version of SQLite that does not maintain the page count.
             return
         page_bytes = int.from_bytes(header[_PAGE_SIZE_POSITION : _PAGE_SIZE_POSITION + 2], "big")
         pages = int.from_bytes(header[_PAGE_COUNT_POSITION : _PAGE_COUNT_POSITION + 4], "big")

@@ -44,7 +44,7 @@ def sync_folder(path: str, *, follow_links: bool = True) -> None:
 def make_durable_folder(path: str) -> None:
     """Create a folder and its missing parents. Each folder is durable before the next one is
     created. The name of an existing folder is made durable, too, because the process that created
-    the folder may have died before it did so."""
+    the folder may have died before making the name durable."""
     missing = [path]
     while not os.path.isdir(os.path.dirname(missing[-1])):
         missing.append(os.path.dirname(missing[-1]))

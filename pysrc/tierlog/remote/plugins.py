@@ -119,7 +119,8 @@ def _find_class(setting: str, name: str, group: str) -> Callable[..., Any]:
 
 
 def _load_entry_point(group: str, name: str) -> Callable[..., Any] | None:
-    # Imported here: the import takes long, and nearly every command works without it.
+    # importlib.metadata is imported here, because its import takes long, and nearly all commands
+    # work without it.
     from importlib.metadata import entry_points
 
     for found in entry_points(group=group, name=name):

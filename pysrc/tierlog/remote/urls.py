@@ -56,7 +56,8 @@ def open_store(url: str, **options: Any) -> ObjectStore:
     if opener is not None:
         return opener(url, **options)
     parts = _split(url)
-    # Imported on demand: the client libraries take longer to import than everything else.
+    # The client libraries are imported on demand, because importing them takes longer than all
+    # other imports.
     if parts.scheme in _CLOUD_SCHEMES:
         from tierlog.remote.store.obstore_store import open_cloud_store
 

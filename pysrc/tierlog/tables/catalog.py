@@ -40,8 +40,8 @@ def open_catalog(options: SourceOptions, *, settled: bool = False) -> Catalog:
 
 
 def open_storage(path: str) -> RemoteStorageManager | None:
-    """Return the storage manager of a store, or None for log directories. It must be used only in
-    this process."""
+    """Return the storage manager of a store, or None for log directories. The storage manager must
+    be used only in this process."""
     source = _source(path)
     return ObjectStorageManager(open_store(source.location)) if source.is_store else None
 

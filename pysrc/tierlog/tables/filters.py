@@ -1,8 +1,8 @@
 """Find out which rows a query's filters leave to read.
 
-Filters are objects of Spark's planner. Their class is named as in ``pyspark.sql.datasource``, and
-they have an ``attribute`` (the column's path) and a ``value``. A filter that is not understood is
-ignored, because Spark applies every filter again to the rows.
+Filters are objects of Spark's planner. The class of a filter is named as in
+``pyspark.sql.datasource``, and a filter has an ``attribute`` (the column's path) and a ``value``. A
+filter that is not understood is ignored, because Spark applies every filter again to the rows.
 
 For timestamps there is only a lower bound. Records may be out of order, and no index contains the
 smallest timestamp of a range.
@@ -24,8 +24,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The rows that may pass the filters. Their offsets are in [``start_offset``, ``end_offset``),
-    and their timestamps are ``min_timestamp_ms`` or later. None means no restriction."""
+    """The rows that may pass the filters. The offsets of these rows are in [``start_offset``,
+    ``end_offset``), and their timestamps are ``min_timestamp_ms`` or later. None means no
+    restriction."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -45,7 +46,7 @@ class Wanted:
 
 
 def wanted_by(filters: Iterable[Any]) -> Wanted:
-    """Return the rows that may pass all `filters`. Some of them may not pass."""
+    """Return the rows that may pass all `filters`. The result may include rows that do not pass."""
     wanted = Wanted()
     for one in filters:
         column: tuple[str, ...] = getattr(one, "attribute", ())

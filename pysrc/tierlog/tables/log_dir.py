@@ -36,7 +36,7 @@ _MAX_INDEX_BYTES = 64 << 20
 _MAX_MARKS = 1024
 # Files that are skipped for these reasons have no records of the log.
 _HARMLESS = (SkipReason.UNKNOWN_NAME, SkipReason.SWAP, SkipReason.PARTITION_STRAY)
-# If one of these is damaged, it is unknown where logs start and end, and whether they are complete.
+# If one of these checkpoints is damaged, it is unknown where logs start and end.
 _CHECKPOINTS = (HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANER_OFFSETS)
 _NO_PARTITION = Partition("", None, -1)
 _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
@@ -46,7 +46,8 @@ class LogDirCatalog:
     """The log directories of a broker, running or not.
 
     A broker stores its high watermark only every few seconds, so records above it are read, too.
-    With ``settled`` they are not read, because a new leader may replace them.
+    With ``settled``, records above the high watermark are not read, because a new leader may
+    replace them.
     """
 
     def __init__(
@@ -91,9 +92,9 @@ class LogDirCatalog:
         return list(self._findings.found)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """See `Catalog`. This reads the end of the active segment. For committed records it reads
-        the whole active segment, and if that is damaged, no record of the log can be read. With
-        ``settled`` and no high watermark, only the rolled segments count."""
+        """See `Catalog`. The call reads the end of the active segment. For committed records it
+        reads the whole active segment; if this segment is damaged, no record of the log can be
+        read. With ``settled`` and no high watermark, only the rolled segments count."""
         start, end = self._bounds(partition)
         log = self._logs[partition]
         if self._settled and log.segments:
@@ -135,7 +136,7 @@ class LogDirCatalog:
         return stable.last_stable_offset
 
     def check_end(self, partition: Partition) -> None:
-        """See `Catalog`. This checks nothing, because a log in a directory ends with its last
+        """See `Catalog`. The method checks nothing, because a log in a directory ends with its last
         file."""
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
@@ -282,13 +283,14 @@ def _gone(root: str) -> Iterator[TopicPartition]:
 
 
 def _known_start(log: PartitionLog) -> int:
-    """Return the first offset that the log should have. This may be the start of its first leader
-    epoch, because a broker that deletes segments also removes the leader epochs of their
-    offsets."""
+    """Return the first offset that the log should have. This offset may be the start of the log's
+    first leader epoch, because a broker that deletes segments also removes the leader epochs of
+    their offsets."""
     start = log.segments[0].base_offset
     epochs = log.leader_epochs.entries if log.leader_epochs else ()
-    # If the log start offset is below the first segment, the offsets between them are in the remote
-    # tier. If it is above, the first segment also has deleted offsets.
+    # If the log start offset is below the first segment, the offsets in between are in the remote
+    # tier. If the log start offset is above the start of the first segment, this segment also has
+    # deleted offsets.
     if not epochs or log.log_start_offset != start:
         return start
     return min(start, epochs[0].start_offset)

@@ -1,4 +1,4 @@
-"""The options of ``format("tierlog")``. They are the options of Spark's Kafka source, with a path
+"""The options of ``format("tierlog")``. The options are those of Spark's Kafka source, with a path
 instead of brokers.
 
 | Option | Value |
@@ -22,7 +22,7 @@ instead of brokers.
 
 The offset -2 means earliest, and -1 means latest. If several start options are set, the first one
 of this list is used, as in Spark: a timestamp, timestamps by partition, offsets. A stream starts at
-``latest`` by default. It also accepts ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
+``latest`` by default. A stream also accepts ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
 ``maxTriggerDelay`` (a time such as ``90s``; 15m by default). The case of option names is ignored.
 An unknown name is an error.
 
@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
-# Settings for reading a store, which are options of the same name. Each applies to one Spark
-# worker.
+# Settings for reading a store, which are options of the same name. Each of these settings applies
+# to one Spark worker.
 _SETTINGS = (
     BATCH_LIMIT,
     "tierlog.fetch.memory.bytes",
@@ -149,8 +149,8 @@ class TopicChoice:
 class Bound:
     """The start or end of a read: an offset, `LATEST`, `EARLIEST`, or a time.
 
-    ``everywhere`` applies to all partitions. If it is None, ``by_partition`` has a number for each
-    partition.
+    ``everywhere`` applies to all partitions. If ``everywhere`` is None, ``by_partition`` has a
+    number for each partition.
     """
 
     option: str
@@ -195,8 +195,8 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerSize:
-    """The size of a stream's trigger. It reads at most ``max_offsets`` offsets, and waits up to
-    ``max_delay_ms`` for ``min_offsets``."""
+    """The size of a stream's trigger. A trigger reads at most ``max_offsets`` offsets, and waits up
+    to ``max_delay_ms`` for ``min_offsets``."""
 
     max_offsets: int | None
     min_offsets: int | None
@@ -258,7 +258,7 @@ class _Options:
         return load_config(properties=given, source="options")
 
     def one_of(self, name: str, values: tuple[str, ...]) -> str:
-        """Return the option's value, which must be one of `values`. The first one is the
+        """Return the option's value, which must be one of `values`. The first of `values` is the
         default."""
         found = self._given.get(name, values[0]).strip().lower()
         if found not in values:
@@ -313,8 +313,8 @@ def _nearest(name: str, known: Mapping[str, str]) -> str:
 
 
 def _fail_on_corrupt(options: _Options, view: View) -> bool:
-    """Return whether damage fails the read. By default it does so only for records, because the
-    other views show damage."""
+    """Return whether damage fails the read. By default damage fails only reads of records, because
+    the other views show damage."""
     words = ("fail", "quarantine") if view is View.RECORDS else ("quarantine", "fail")
     return options.one_of("onCorrupt", words) == "fail"
 

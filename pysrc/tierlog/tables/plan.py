@@ -86,9 +86,9 @@ class Mark(NamedTuple):
 class ReadRange:
     """The offsets [``start_offset``, ``end_offset``) of one segment.
 
-    ``size_bytes`` is their approximate size in the log. ``aborted`` lists the aborted transactions
-    that may have records at these offsets; these records are left out. ``has_all`` says that the
-    log was never compacted, so a rolled segment has all its offsets.
+    ``size_bytes`` is the approximate size of these offsets in the log. ``aborted`` lists the
+    aborted transactions that may have records at these offsets; these records are left out.
+    ``has_all`` says that the log was never compacted, so a rolled segment has all its offsets.
     """
 
     partition: Partition
@@ -132,8 +132,8 @@ class Catalog(Protocol):
         ...
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """Return (first offset, offset after the last) of the readable records at this isolation
-        level."""
+        """Return the first offset of the readable records, and the offset after the last one, at
+        the isolation level of the read."""
         ...
 
     def check_end(self, partition: Partition) -> None:
@@ -216,7 +216,7 @@ def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[Partitio
     try:
         chosen = chosen_partitions(options, catalog.partitions())
     except OutOfRangeError as error:
-        # The topic may exist but be unreadable, so name the findings.
+        # The topic may exist but be unreadable, so the error names the findings.
         told = "".join(f"; {found}" for found in catalog.findings()[:3])
         raise OutOfRangeError(f"{error}{told}") from None
     for bound in (options.start, options.end):
@@ -287,8 +287,8 @@ def _check_held(
 def plan_read(
     options: SourceOptions, catalog: Catalog, wanted: Wanted | None = None
 ) -> list[tuple[ReadRange, ...] | tuple[Finding, ...]]:
-    """Return the tasks of a batch read. For the quarantine view, they include the findings of the
-    plan."""
+    """Return the tasks of a batch read. For the quarantine view, the tasks include the findings of
+    the plan."""
     offsets = partition_offsets(options, catalog)
     tasks: list[tuple[ReadRange, ...] | tuple[Finding, ...]] = []
     tasks += plan_tasks(options, catalog, offsets, wanted)

@@ -85,8 +85,8 @@ def _fits(batches: BatchTable) -> bool:
 
 
 class _Rows(NamedTuple):
-    """Records of one partition. ``fields`` holds the columns of `_FIELDS` if the schema has any of
-    them."""
+    """Records of one partition. ``fields`` holds the columns in `_FIELDS`, and may be None if the
+    schema has none of these columns."""
 
     partition: Partition
     length: int
@@ -133,8 +133,8 @@ def _binary(values: BinaryColumn | BinaryRows | None) -> pa.Array:
 
 
 def _headers(rows: _Rows) -> pa.Array:
-    """Return the column of headers. It is null for a record without headers, as in Spark's Kafka
-    source."""
+    """Return the column of headers. The headers are null for a record without headers, as in
+    Spark's Kafka source."""
     headers = rows.headers
     assert headers is not None
     offsets = headers.list_offsets

@@ -119,7 +119,7 @@ class _Segment(Protocol):
         """Yield checked batches and gaps from `place` up to offset `end`, each with the offset
         after it. If the position of `place` is -1, the segment finds the position of its offset.
         The last batches may go past `end`, and the first may begin before `place`. `TableRows` and
-        gaps have only offsets between both."""
+        gaps have only offsets from `place` up to `end`."""
         ...
 
     def beyond(self, error: CorruptDataError, offset: int) -> Mark | None:
@@ -198,7 +198,7 @@ class _LocalSegment:
                     offset, position = rows.next_offset, rows.stop_position
                     is_usual = not rows.is_last
                     if _is_too_low(handle, position, offset):
-                        # Either that batch or the batch before it is wrong.
+                        # Either the batch at this position or the batch before it is wrong.
                         is_usual, offset, position = False, before, start
                     elif position > start:
                         yield rows, offset
@@ -249,9 +249,9 @@ class _LocalSegment:
         return None if after.position >= size_bytes else Mark(after.offset, after.position)
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
-        """Return the position where the read starts. This is the position of `place`, if it is
-        known. Else it is the position from the offset index, together with the batches that prove
-        it. If the index is wrong, the headers are searched for the position."""
+        """Return the position where the read starts. The position of `place` is used if it is
+        known. Else the position in the offset index is used, and the batches that prove it are
+        returned, too. If the index is wrong, the headers are searched for the position."""
         base = self._files.base_offset
         if place.position >= 0:
             return place.position, None
@@ -339,7 +339,7 @@ class _LocalSegment:
         self, handle: SegmentHandle, records: RecordColumns, offset: int
     ) -> CorruptDataError | None:
         """Return an error if the last batch leaps ahead and the batch after it could follow the
-        batch before it. Then the offset of the last batch must be wrong."""
+        batch before it. In this case, the offset of the last batch must be wrong."""
         batches = records.batches
         if not len(batches):
             return None
@@ -377,8 +377,8 @@ class _LocalSegment:
                 yield _Gap(self._missing(start, end, position, found), start, end), after
 
     def _check_end(self, records: RecordColumns) -> None:
-        """Raise CorruptDataError if the segment ends inside a batch. This applies to the active
-        segment, too, because the plan of the read found whole batches beyond this position."""
+        """Raise CorruptDataError if the segment ends inside a batch. The active segment is checked,
+        too, because the plan of the read found whole batches beyond this position."""
         reason = records.batches.stop_reason
         if reason is not StopReason.END:
             raise CorruptDataError(
@@ -390,8 +390,8 @@ class _LocalSegment:
             )
 
     def _check_all_there(self, handle: SegmentHandle, offset: int, end: int) -> None:
-        """Raise CorruptDataError if the segment ends before `end`. Then it was cut between two
-        batches, or the next segment is missing."""
+        """Raise CorruptDataError if the segment ends before `end`. Such a segment was cut between
+        two batches, or the next segment is missing."""
         if not self._files.is_active:
             end = self._limit
             index = None if self._has_all else offset_index(self._files)
@@ -424,7 +424,7 @@ def _is_too_low(handle: SegmentHandle, position: int, offset: int) -> bool:
 
 @lru_cache(maxsize=8)
 def _quota_of(settings: QuotaConfig) -> QuotaManager:
-    """Return the fetch quota of this process. All reads with the same settings share it."""
+    """Return the fetch quota of this process. All reads with the same settings share this quota."""
     return QuotaManager.for_fetches(settings)
 
 
@@ -455,7 +455,8 @@ class _RemoteSegment:
         )
 
     def narrowed(self, start: int, end: int, min_timestamp_ms: int | None) -> tuple[int, int]:
-        """Use the remoteLogIndex. Its entries have the largest timestamp of their batches."""
+        """Use the remoteLogIndex. An entry of the remoteLogIndex has the largest timestamp of its
+        batches."""
         if min_timestamp_ms is None:
             return start, end
         entries = self._entries()

@@ -75,7 +75,8 @@ class StoreCatalog:
     def open(cls, url: str, options: SourceOptions, *, settled: bool = False) -> StoreCatalog:
         """List the store and read the description of each segment of the selected topics.
 
-        A stream sets ``settled``. It reads segments that are still being copied in a later trigger.
+        A stream sets ``settled``. A later trigger of the stream reads the segments that are still
+        being copied.
         """
         store = open_store(url)
         problems: list[Problem] = []
@@ -128,7 +129,7 @@ class StoreCatalog:
 
     def check_end(self, partition: Partition) -> None:
         """See `Catalog`. Raises GapError when a `.log` object behind the newest segment has no
-        `.indexes` object. With ``settled`` this is no error, because a later trigger reads that
+        `.indexes` object. With ``settled``, no error is raised, because a later trigger reads that
         segment when its copy is finished."""
         if self._settled or not self._fail_on_gap:
             return

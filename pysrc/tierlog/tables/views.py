@@ -98,7 +98,8 @@ def batch_rows(
 def _batch_tables(
     one: ReadRange, storage: RemoteStorageManager | None
 ) -> Iterator[tuple[int, BatchTable]]:
-    """Yield the batches of each part of the segment, with the position to add to theirs."""
+    """Yield the batches of each part of the segment, with the number of bytes to add to their
+    positions."""
     if isinstance(one.segment, SegmentFiles):
         with one.segment.open() as handle:
             for table in scan_segment_in_parts(handle, _WINDOW_BYTES):

@@ -13,7 +13,7 @@ removed
   removed at once;
 * when it was not used for ``ttl_ms``. The thread of `start` calls `sweep` to find such entries, so
   the indexes of segments that another node deleted disappear although no reader requests them;
-* when its segment or its partition is removed here.
+* when `remove` or `remove_partition` is called for its segment or partition.
 
 The file of a removed entry is deleted when its last reader releases it, so readers never notice a
 removal. When a process ends, its files are kept for the next process, which uses them as entries
@@ -55,7 +55,7 @@ __all__ = ["RemoteIndexCache", "RemoteIndexCacheStats"]
 _TOTAL_SIZE_BYTES = 1 << 30
 _TTL_MS = 900_000
 _SWEEP_INTERVAL_MS = 30_000
-# Weight of an entry that is returned but not kept. It exceeds every size limit.
+# Weight of an entry that is returned but not kept. This weight exceeds every size limit.
 _MAX_TOTAL_SIZE_BYTES = 2**62
 _NOT_KEPT = _MAX_TOTAL_SIZE_BYTES + 1
 
@@ -119,8 +119,8 @@ class RemoteIndexCache:
 
     `on_removal` is called with the segment and the cause (``size``, ``expired``, ``explicit``,
     ``replaced``) before the entry's file is released. `on_disk_error` is called with every failure
-    of a local file, even when readers still get an answer. Both run on the thread that noticed the
-    event, block no other segment, and should not raise.
+    of a local file, even when readers still get an answer. `on_removal` and `on_disk_error` run on
+    the thread that noticed the event, block no other segment, and should not raise.
 
     A forked child cannot use its parent's cache (ClosedError) and never changes its files.
     """
@@ -239,7 +239,8 @@ class RemoteIndexCache:
         return self._cache.sweep()
 
     def resize(self, total_size_bytes: int) -> None:
-        """Change the size limit. If it is now exceeded, entries are removed at once."""
+        """Change the size limit. If the entries exceed the new limit, entries are removed at
+        once."""
         self._check_usable()
         _check_total_size(total_size_bytes)
         self._total_size_bytes = min(total_size_bytes, _MAX_TOTAL_SIZE_BYTES)
@@ -339,7 +340,7 @@ class RemoteIndexCache:
         )
 
     def _verify(self, key: IndexKey, entry: RemoteIndexEntry) -> bool:
-        """Verify an entry of an earlier process. If it is damaged, remove it and return False."""
+        """Verify an entry of an earlier process. Remove a damaged entry and return False."""
         try:
             entry.verify()
         except (CorruptDataError, OSError) as error:
@@ -402,7 +403,7 @@ def _release(directory: IndexCacheDir, closing: threading.Event) -> None:
 def _run_sweeper(
     owner: weakref.ref[RemoteIndexCache], closing: threading.Event, interval_seconds: float
 ) -> None:
-    """Sweep until the cache is closed, in the thread of `start`. This does not keep the cache
+    """Sweep until the cache is closed, in the thread of `start`. The thread does not keep the cache
     alive."""
     while not closing.wait(interval_seconds):
         cache = owner()

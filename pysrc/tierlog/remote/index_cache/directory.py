@@ -1,5 +1,5 @@
-"""The folder of the index cache. It has one file per segment, a copy of the segment's `.indexes`
-object.
+"""The folder of the index cache. The folder has one file per segment, a copy of the segment's
+`.indexes` object.
 
     <start offset>_<segment uuid>.<generation>.indexes            in use
     <start offset>_<segment uuid>.<generation>.indexes.tmp        being written
@@ -111,8 +111,8 @@ class CachedFileName:
 class IndexFile:
     """One complete file of the cache. The cache, readers and mapped pages refer to it.
 
-    The file is deleted when the last reference is dropped. It is not deleted if the cache was
-    closed before, if the interpreter exits, or in a forked child.
+    The file is deleted when the last reference is dropped. The file is kept if the cache was closed
+    before, if the interpreter exits, and in a forked child.
     """
 
     __slots__ = ("__weakref__", "_directory", "_forks", "_lock", "_path", "_retired", "size_bytes")
@@ -173,7 +173,7 @@ class IndexFile:
         keep = self._directory.closed and not self._retired
         if keep or self._forks != forks.count or sys.is_finalizing():
             return
-        # If this fails, the next start deletes the file.
+        # If the removal fails, the next start deletes the file.
         with suppress(OSError):
             os.unlink(self._path)
 
@@ -320,14 +320,14 @@ class IndexCacheDir:
         try:
             descriptor = os.open(temporary, _CREATE_FLAGS, 0o644)
         except FileNotFoundError:
-            # The folder was moved away.
+            # The folder was moved away, so release its lock.
             self._release_lock()
             raise
         try:
             try:
                 write_all(descriptor, data)
             finally:
-                # Some file systems report a full disk only here.
+                # Some file systems report a full disk only when the file is closed.
                 os.close(descriptor)
             return self._publish(temporary, path, memoryview(data).nbytes)
         except BaseException:

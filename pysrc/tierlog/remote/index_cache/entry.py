@@ -152,8 +152,8 @@ class RemoteIndexEntry:
 
     @property
     def segment_index(self) -> _core.SegmentIndex:
-        """The native index that finds and checks the batches of a read. It holds the offset index,
-        the batch checksums and the segment's bounds."""
+        """The native index that finds and checks the batches of a read. The native index holds the
+        offset index, the batch checksums and the segment's bounds."""
         found = self.index
         if found is None:
             segment, kind = self.metadata, IndexKind.BATCH_CHECKSUM
@@ -179,7 +179,7 @@ class RemoteIndexEntry:
         """Return the aborted transactions with offsets in [from, upper bound), and whether the
         result is complete.
 
-        If it is not complete, the caller continues in the next segment (as for Kafka's
+        If the result is not complete, the caller continues in the next segment (as for Kafka's
         ``TransactionIndex.collectAbortedTxns``).
         """
         section = self.section(IndexKind.TRANSACTION)

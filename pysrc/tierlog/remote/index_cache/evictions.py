@@ -11,9 +11,9 @@ from collections.abc import Hashable
 
 __all__ = ["Evictions"]
 
-# Causes of evictions that other settings could avoid. An explicit removal is not an eviction.
+# Causes of evictions that other settings could avoid. Explicit removals are not counted.
 _CAUSES = ("size", "expired")
-# This many keys take about 3 MB. Above this number, the oldest keys are dropped.
+# Largest number of keys, which take about 3 MB. Above this number, the oldest keys are dropped.
 MAX_REMEMBERED = 10_000
 
 
@@ -21,8 +21,8 @@ class Evictions:
     """Counts the bytes that a cache fetches, and how many of these bytes it fetches again because
     it had evicted them. Thread-safe.
 
-    It remembers only the last `MAX_REMEMBERED` evicted keys. If an entry is fetched again after
-    more evictions than that, it counts as fetched for the first time.
+    Only the last `MAX_REMEMBERED` evicted keys are remembered. An entry that is fetched again after
+    more evictions counts as fetched for the first time.
     """
 
     def __init__(self) -> None:

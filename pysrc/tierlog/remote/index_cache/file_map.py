@@ -1,8 +1,8 @@
 """Map files that this process owns as read-only memory.
 
-The pages are unmapped when their last view is released. No descriptor stays open meanwhile. Before
-Python 3.13, the `mmap` module keeps a descriptor open for each mapping, so a cache of thousands of
-small files would exhaust the process's descriptors.
+The pages are unmapped when their last view is released. No descriptor stays open for the mapping.
+Before Python 3.13, the `mmap` module keeps a descriptor open for each mapping, so a cache of
+thousands of small files would exhaust the process's descriptors.
 
 Map only files that no other process writes. When another process truncates a mapped file, its
 readers are killed (SIGBUS), and a checksum cannot prevent that.

@@ -1,4 +1,4 @@
-"""The folder of a partition's remote index files: names, durable changes, replacing all files.
+"""List, change and replace the remote index files in a partition's folder, durably.
 
     <index dir>/<topic>-<topicId>/<partition>/
         <base, 20 digits>.remoteLogIndex  .remoteOffsetIndex  .remoteTimeIndex
@@ -43,7 +43,7 @@ _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXE
 
 
 class RemoteIndexKind(StrEnum):
-    """The files of one base offset, by their suffix. The remoteLogIndex is authoritative; the other
+    """The suffixes of the files of one base offset. The remoteLogIndex is authoritative; the other
     two files are derived from it."""
 
     LOG = "remoteLogIndex"
@@ -56,7 +56,8 @@ _NAME = re.compile(rf"([0-9]{{20}})\.({'|'.join(RemoteIndexKind)})", re.ASCII)
 
 @dataclass(slots=True, kw_only=True)
 class Listing:
-    """The regular files of a folder by base offset, and the entries that were set aside."""
+    """The regular files of a folder, grouped by base offset, and the entries that were set
+    aside."""
 
     kinds: dict[int, set[RemoteIndexKind]] = field(default_factory=dict)
     set_aside: list[str] = field(default_factory=list)

@@ -14,8 +14,8 @@ verifies every byte, removes an incomplete append after a crash, rebuilds indexe
 and removes files with a damaged log. A removed or lost file leaves a gap, which the next `catch_up`
 fills. `findings` lists what recovery found and repaired.
 
-An append writes the entries, both indexes and the trailer. Before it returns, it syncs the log, and
-the name of a new log. The indexes are not synced, because opening rebuilds them.
+An append writes the entries, both indexes and the trailer. Before `append` returns, it syncs the
+log, and the name of a new log. The indexes are not synced, because opening rebuilds them.
 
 The caller decides which segments belong to the log. Only one process may use a folder.
 """
@@ -79,8 +79,8 @@ class RemoteIndexFiles(RemoteIndexLookups):
         self._writer = self._make_writer(self._directory, sync=True)
         self._findings: list[CorruptDataError] = []
         self._log_start_offset = 0
-        # The segments that have no entries for a gap, as (segment id, gap). They are not fetched
-        # again.
+        # The segments that have no entries for a gap, as (segment id, gap). These segments are not
+        # fetched again.
         self._fruitless: set[tuple[str, int, int]] = set()
         self._suspect = True
         self._damaged = False
@@ -108,13 +108,13 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @property
     def findings(self) -> tuple[CorruptDataError, ...]:
-        """Findings that recovery has repaired since the files were opened; the latest finding is
+        """Damage that recovery has repaired since the files were opened; the latest finding is
         last."""
         return tuple(self._findings)
 
     def _search(self, search: Callable[[FileSequence, bool], _T]) -> _T:
-        """Return the result of `search`. After an error, repeat it while no writer can change
-        bytes."""
+        """Return the result of `search`. After an error, repeat the search while no writer can
+        change bytes."""
         self._check_open()
         try:
             return search(self._sequence, True)
@@ -124,7 +124,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     def _search_again(self, search: Callable[[FileSequence, bool], _T]) -> _T:
         """Repeat a look-up. If only an index is damaged, search without it; a damaged log is an
-        error. The next write repairs both."""
+        error. The next write repairs a damaged index or log."""
         try:
             return search(self._sequence, True)
         except (CorruptDataError, FileNotFoundError):
@@ -287,8 +287,8 @@ class RemoteIndexFiles(RemoteIndexLookups):
             self.truncate_to(offset)
 
     def delete(self) -> None:
-        """Close, and remove the files, and the folder if it is then empty. After a failure, open
-        and delete again to remove the remaining files."""
+        """Close the object and remove its files. The folder is removed if it is then empty. After a
+        failure, open and delete again to remove the remaining files."""
         self._closed = True
         with self._lock, self._disk_lock:
             self._sequence = FileSequence()
@@ -321,7 +321,7 @@ class RemoteIndexFiles(RemoteIndexLookups):
 
     @contextmanager
     def _changing_bytes(self) -> Iterator[None]:
-        """Like `_changing`, but for changes of existing bytes: readers that retry wait until the
+        """Like `_changing`, but for changes of existing bytes. Readers that retry wait until the
         body ends."""
         with self._disk_lock, self._changing():
             self._fruitless.clear()

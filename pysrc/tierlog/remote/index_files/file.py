@@ -1,13 +1,14 @@
-"""One file of a partition's remote log index and its two indexes: format, growth and look-ups.
+"""One file of a partition's remote log index, and the two indexes of this file: format, growth and
+look-ups.
 
     <base>.remoteLogIndex     contiguous entries, then 8 bytes: position of the last entry, i64
     <base>.remoteOffsetIndex  for each entry: last offset - base, i32; position of the entry, i32
     <base>.remoteTimeIndex    for each entry whose last timestamp is above -1 and all before it:
                               that timestamp, i64; last offset - base, i32
 
-The log is authoritative. Every byte of it is verified when it is opened, and every entry that a
-look-up returns is verified again. The indexes only say where a look-up starts. A look-up detects a
-wrong index. The trailer is written for other readers and is never used here.
+The log is authoritative. Every byte of the log is verified when the files are opened, and every
+entry that a look-up returns is verified again. The indexes only say where a look-up starts. A
+look-up detects a wrong index. The trailer is written for other readers; tierlog never uses it.
 
 `RemoteIndexFile` is an immutable summary of such a file. The pure function `grow` computes the
 summary after an append and the bytes to write. `scan` calls `grow` for an existing file, so both
@@ -231,7 +232,7 @@ def check_entries(
     path: str | None = None,
     at: int = 0,
 ) -> LastEntry | None:
-    """Check `entries` and return the last entry. `before` is the entry before them, which is
+    """Check `entries` and return the last entry. `before` is the entry before `entries`, which is
     returned when `entries` is empty.
 
     Raises CorruptDataError unless every rdi points below the partition's own prefix (and into the
@@ -695,7 +696,7 @@ def _look_up_slot(
 
 def _check_slot(path: str, position: int, found: int, expected: int | None) -> None:
     """Check that the entry to which an index pointed has the expected value. Position 0 needs no
-    check, because no index is needed to find it."""
+    check, because a look-up that starts at 0 needs no index."""
     if position and found != expected:
         raise CorruptDataError(
             reason="stale_index",

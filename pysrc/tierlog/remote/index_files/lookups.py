@@ -82,7 +82,8 @@ class RemoteIndexLookups(ABC):
     def lookup_timestamp(self, timestamp_ms: int) -> RemoteLogIndexEntry | None:
         """Return the first entry whose last timestamp is at least `timestamp_ms`, else None.
 
-        A gap may hide an earlier record. Raises CorruptDataError as `lookup_offset` does.
+        If the files have a gap, an earlier record may be in the gap. Raises CorruptDataError as
+        `lookup_offset` does.
         """
 
         def search(sequence: FileSequence, with_index: bool) -> RemoteLogIndexEntry | None:
@@ -104,8 +105,8 @@ class RemoteIndexLookups(ABC):
         return self._search(search)
 
     def entries(self) -> Iterator[RemoteLogIndexEntry]:
-        """Yield every entry in offset order, after verifying it. The entries are those at the time
-        of the call."""
+        """Yield every entry in offset order, after verifying it. Changes after the call are not
+        visible."""
         self._check_open()
         return self._entries(self._sequence)
 
@@ -133,8 +134,8 @@ class RemoteIndexLookups(ABC):
 
     @abstractmethod
     def _search(self, search: Callable[[FileSequence, bool], _T]) -> _T:
-        """Return the result of `search`. Its second argument says whether it may use the files'
-        indexes."""
+        """Return the result of `search`. The second argument of `search` says whether it may use
+        the files' indexes."""
 
     def _check_open(self) -> None:
         if self._closed:

@@ -95,7 +95,8 @@ class FileSequence:
         return None
 
     def with_file(self, file: RemoteIndexFile) -> FileSequence:
-        """Return the sequence with `file` added. It replaces a file with the same base offset."""
+        """Return the sequence with `file` added. `file` replaces a file with the same base
+        offset."""
         others = [other for other in self.files if other.base_offset != file.base_offset]
         return FileSequence.of(sorted([*others, file], key=lambda one: one.base_offset))
 
@@ -211,8 +212,8 @@ def _shorten_entry(entries: RemoteLogIndexEntries, row: int, end_offset: int) ->
 
 
 class SequenceWriter:
-    """Writes the files in one folder. `sequence` changes only after the files on disk, so all its
-    files are complete.
+    """Writes the files in one folder. `sequence` changes only after the files on disk have changed,
+    so all its files are complete.
 
     With ``sync=False`` the caller must call `sync` to make the files durable. After an OSError the
     state of the disk is unknown, so the caller must call `recover` next.
@@ -233,8 +234,8 @@ class SequenceWriter:
         self._rotate_bytes = rotate_bytes
         self._rotate_ms = rotate_ms
         self._sync = sync
-        # Files whose bytes may be only in the page cache, because a sync failed. Reading them does
-        # not prove that they are durable.
+        # Files whose bytes may be only in the page cache, because a sync failed. Reading these
+        # files does not prove that their bytes are durable.
         self._unsynced: set[int] = set()
 
     # -- recovering

@@ -82,7 +82,8 @@ def is_legal_transition(
 
 
 class EpochRange(NamedTuple):
-    """Offsets `start_offset` to `end_offset`, both inclusive, written in one leader epoch."""
+    """The offsets `start_offset` to `end_offset`, both inclusive, were written in one leader
+    epoch."""
 
     epoch: int
     start_offset: int
@@ -91,15 +92,15 @@ class EpochRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogSegmentMetadata:
-    """Metadata of one segment in any state. It has the fields of Kafka's class of the same name,
-    and some more.
+    """Metadata of one segment in any state. The class has the fields of Kafka's class of the same
+    name, and some more.
 
     Offsets are inclusive at both ends. `leader_epochs` holds (epoch, first offset) pairs, sorted by
     epoch; the first pair covers `start_offset`. `bytes_per_epoch` holds (epoch, bytes of the log)
-    pairs that add up to `segment_size_bytes`; None when they were not counted. `log_crc32c` is the
-    CRC-32C of the `.log` object; None for segments that tierlog did not write. `truncation_offset`
-    is the first offset that is no longer part of the log, or None. Contradictory values raise
-    ValueError.
+    pairs whose bytes add up to `segment_size_bytes`; None when the bytes were not counted per
+    epoch. `log_crc32c` is the CRC-32C of the `.log` object; None for segments that tierlog did not
+    write. `truncation_offset` is the first offset that is no longer part of the log, or None.
+    Contradictory values raise ValueError.
     """
 
     segment_id: RemoteLogSegmentId
@@ -186,8 +187,8 @@ class RemoteLogSegmentMetadata:
 
     @property
     def served_end_offset(self) -> int:
-        """The segment's last offset that is part of the log. It is below `start_offset` when no
-        offset is part of the log."""
+        """The segment's last offset that is part of the log. The value is below `start_offset` when
+        no offset of the segment is part of the log."""
         if self.truncation_offset is None:
             return self.end_offset
         return min(self.end_offset, self.truncation_offset - 1)
@@ -240,8 +241,9 @@ class RemoteLogSegmentMetadata:
         broker_id: int | None = None,
         truncation_offset: int | None = None,
     ) -> RemoteLogSegmentMetadataUpdate:
-        """Return the event that changes this segment to `state`. The event repeats the custom
-        metadata, because an update without custom metadata removes them."""
+        """Return the event that changes this segment to `state`. The event repeats the segment's
+        custom metadata, because an update without custom metadata removes the present custom
+        metadata."""
         return RemoteLogSegmentMetadataUpdate(
             segment_id=self.segment_id,
             event_timestamp_ms=event_timestamp_ms,
@@ -353,7 +355,7 @@ class ArchiveOutline(NamedTuple):
 
 
 class RemoteLogMetadataManager(Protocol):
-    """The interface that Kafka gives the same name, as tierlog uses it.
+    """Kafka's interface of the same name, as tierlog uses it.
 
     A manager of another package subclasses this class. The setting
     ``remote.log.metadata.manager.class.name`` names the manager's class, as an entry point of the
@@ -399,7 +401,8 @@ class RemoteLogMetadataManager(Protocol):
 
     @abstractmethod
     def claim_leadership(self, partition: TopicIdPartition, leader_epoch: int) -> None:
-        """Reject events of earlier epochs from now on. The same claim may be repeated.
+        """Reject events of epochs before `leader_epoch` from now on. The same claim may be
+        repeated.
 
         Raises FencedLeaderError when a later epoch has been seen.
         """
@@ -477,8 +480,8 @@ class RemoteLogMetadataManager(Protocol):
 
     @abstractmethod
     def outline(self, partition: TopicIdPartition) -> ArchiveOutline:
-        """Return a summary of all segments. Its cost grows with the number of leader epochs and
-        unfinished segments, not with the number of segments."""
+        """Return a summary of all segments. The cost of the call grows with the number of leader
+        epochs and unfinished segments, not with the number of segments."""
         ...
 
     @abstractmethod
@@ -511,15 +514,15 @@ class RemoteLogMetadataManager(Protocol):
         """Return the highest offset of `epoch` in any segment that was ever finished, or None.
         Deleting a segment does not lower this offset.
 
-        Truncating a segment lowers it to the last offset of `epoch` before the truncation offset,
-        or to the highest offset that other segments serve, whichever is higher.
+        Truncating a segment lowers the highest offset to the last offset of `epoch` before the
+        truncation offset, or to the highest offset that other segments serve, whichever is higher.
         """
         ...
 
     @abstractmethod
     def remote_log_size(self, partition: TopicIdPartition, epoch: int) -> int:
         """Return the number of bytes of finished segments that were written in `epoch` (KIP-852).
-        It takes one look-up.
+        The call takes one look-up.
 
         The sum over the epochs of a lineage counts every byte once. Truncated epochs of a segment
         do not count (`served_size_per_epoch`).
@@ -545,7 +548,7 @@ class RemoteLogMetadataManager(Protocol):
 
     @abstractmethod
     def is_ready(self, partition: TopicIdPartition) -> bool:
-        """Return whether the calls above can answer for `partition`."""
+        """Return whether queries for `partition` can be answered."""
         ...
 
     @abstractmethod

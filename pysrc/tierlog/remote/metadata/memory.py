@@ -1,4 +1,5 @@
-"""The metadata manager that keeps all metadata in memory. The other managers are its subclasses."""
+"""The metadata manager that keeps all metadata in memory. The managers in `sqlite` and `topic` are
+subclasses of this manager."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ __all__ = ["InMemoryRemoteLogMetadataManager"]
 class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` that stores nothing on disk.
 
-    With ``ready=False`` the caller must fill it by `load`; it refuses every query until
-    `mark_ready` is called. A subclass makes changes durable in `_persist`.
+    With ``ready=False``, the caller must fill the manager by `load`; the manager refuses every
+    query until `mark_ready` is called. A subclass makes changes durable in `_persist`.
     """
 
     def __init__(self, *, ready: bool = True) -> None:
@@ -172,8 +173,8 @@ class InMemoryRemoteLogMetadataManager(RemoteLogMetadataManager):
             return self._find_partition(partition).log_start_offset
 
     def changes(self, partition: TopicIdPartition) -> int:
-        # Every read calls this method, so it takes no lock. During a change, it returns either the
-        # old or the new number.
+        # Every read calls this method, so it takes no lock. During a change, the method returns
+        # either the old or the new number.
         return self._find_partition(partition).change_number
 
     def partitions(self) -> tuple[TopicIdPartition, ...]:

@@ -1,8 +1,8 @@
 """A data structure, without locks or I/O, for the segments of one partition and queries about them.
 
 Kafka keeps, per epoch, an ordered map from start offset to one finished segment
-(``RemoteLogLeaderEpochState``), and loses segments that overlap in the wrong order. Here every
-finished segment stays in the range lists of its epochs. Therefore:
+(``RemoteLogLeaderEpochState``), and loses segments that overlap in the wrong order. In this module,
+every finished segment stays in the range lists of its epochs. Therefore:
 
 * of two segments with the same start offset, the longer one is found, whichever finished last;
 * an offset past the end of the nearest lower segment is searched in earlier segments;
@@ -43,8 +43,8 @@ _PARTITION_DELETED = RemotePartitionDeleteState.DELETE_PARTITION_FINISHED
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChange:
-    """The effect of one event. A durable manager stores it before `PartitionMetadata.apply` makes
-    it visible. None and ``()`` mean no change.
+    """The effect of one event. A durable manager stores the change before `PartitionMetadata.apply`
+    makes it visible. None and ``()`` mean no change.
 
     `segment` is the segment after the change; in the state DELETE_SEGMENT_FINISHED it is removed.
     `highest` holds (epoch, highest offset) pairs, with -1 for no offset. `sizes` holds (epoch,
@@ -84,14 +84,15 @@ class _Loading:
 
 
 class PartitionMetadata:
-    """The segments of one partition. Answers the queries of `RemoteLogMetadataManager` about them.
+    """The segments of one partition. This class answers the queries of `RemoteLogMetadataManager`
+    about these segments.
 
     The `change_of_...` methods check an event and return its change, or None for a repeat. `apply`
-    makes a change visible. `add` and `update` do both. Every change sets `change_number` to the
-    next value of `numbers`.
+    makes a change visible. `add` and `update` both check an event and apply its change. Every
+    change sets `change_number` to the next value of `numbers`.
 
-    The segments may be unloaded (`is_loaded` is False). Then callers may query only the facts about
-    the partition and its epochs, not the segments.
+    The segments may be unloaded (`is_loaded` is False). While the segments are unloaded, callers
+    may query only the facts about the partition and its epochs.
     """
 
     def __init__(self, partition: TopicIdPartition, numbers: Iterator[int] | None = None) -> None:
@@ -168,7 +169,8 @@ class PartitionMetadata:
         return PartitionChange(leader_epoch=epoch, delete_state=target)
 
     def change_of_log_start(self, offset: int) -> PartitionChange | None:
-        """Return the change; None unless `offset` is above the present log start offset."""
+        """Return the change to the log start offset `offset`, or None if this offset is not above
+        the present one."""
         if not 0 <= offset <= _MAX_OFFSET:
             raise ValueError(f"{self.partition}: expected a log start offset, found {offset}")
         if self.log_start_offset is not None and offset <= self.log_start_offset:
@@ -336,7 +338,7 @@ class PartitionMetadata:
 
     def _check_leader_epoch(self, leader_epoch: int | None) -> int | None:
         """Return `leader_epoch` if it is later than the present epoch, or None if it is the same.
-        Raises FencedLeaderError if it is earlier."""
+        Raises FencedLeaderError if `leader_epoch` is earlier."""
         if leader_epoch is None:
             return None
         if not 0 <= leader_epoch <= _MAX_EPOCH:

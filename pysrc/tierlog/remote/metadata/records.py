@@ -1,8 +1,8 @@
 """The records of Kafka's ``__remote_log_metadata`` topic, byte-compatible with Kafka.
 
-The key of a record is null. Its value consists of three unsigned varints (frame version 1, message
-key, message version 0) and one message in Kafka's flexible layout (``RemoteLogMetadataSerde``). The
-message keys are:
+The key of a record is null. The value of a record consists of three unsigned varints (frame version
+1, message key, message version 0) and one message in Kafka's flexible layout
+(``RemoteLogMetadataSerde``). The message keys are:
 
     0  a segment: `RemoteLogSegmentMetadata`
     1  a new state of a segment: `RemoteLogSegmentMetadataUpdate`
@@ -12,9 +12,10 @@ tierlog's own fields are tagged fields with high numbers, which Kafka ignores: a
 epoch, the checksum of its log, its truncation offset, the leader epoch of the writer, and a
 partition's log start offset. A record without these fields equals Kafka's record, byte for byte.
 
-A note is a record of a fact for which Kafka has no record: a claim, or a log start offset. Its
-event is the end of the deletion of a segment that never existed. All readers ignore that event;
-Kafka's readers also write a line to the broker's log. Only the tagged fields of a note count.
+A note is a record of a fact for which Kafka has no record: a claim, or a log start offset. The
+event of a note is the end of the deletion of a segment that never existed. All readers ignore that
+event; Kafka's readers also write a line to the broker's log. Only the tagged fields of a note
+count.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ _MAX_VARINT_BYTES = 5
 
 
 class MetadataRecord(NamedTuple):
-    """An event, the leader epoch of its writer, and the partition's log start offset. The epoch or
-    offset is None when the record does not contain it."""
+    """An event, the leader epoch of its writer, and the partition's log start offset. Epoch and
+    offset are None when the record does not contain them."""
 
     event: RemoteLogMetadata
     leader_epoch: int | None = None
@@ -265,8 +266,8 @@ def _encode_segment(metadata: RemoteLogSegmentMetadata, more_tags: dict[int, byt
 
 
 class _Cursor:
-    """Reads a value from front to back. It compares every length with the number of remaining bytes
-    before it reads."""
+    """Reads a value from front to back. Every length is compared with the number of remaining bytes
+    before anything is read."""
 
     def __init__(self, view: memoryview, path: str | None) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""The tables of the SQLite metadata file. Encode and decode their rows.
+"""The tables of the SQLite metadata file. This module encodes and decodes the rows.
 
 `SCHEMA` is schema version 3 (``user_version``). The ``application_id`` is the ASCII text ``tlog``.
 
@@ -15,8 +15,8 @@ columns; ``later_epochs`` holds the others as pairs of a 4-byte epoch and an 8-b
 The last value of each row is the checksum of the values before it (`_core.row_checksum`). Rows of
 version 2 have no checksum.
 
-The functions `read_...` decode rows of an untrusted file. They raise ValueError or TypeError for
-invalid rows.
+The functions `read_...` decode rows of an untrusted file. The functions `read_...` raise ValueError
+or TypeError for invalid rows.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def read_partition(row: Row, numbers: Iterator[int]) -> tuple[int, PartitionMeta
 
 
 def epoch_row(number: int, epoch: int, highest_offset: int, size_bytes: int) -> tuple[object, ...]:
-    """Return the row for `INSERT_EPOCH`; `number` is the partition's."""
+    """Return the row for `INSERT_EPOCH`; `number` is the partition's number."""
     return with_checksum(number, epoch, None if highest_offset < 0 else highest_offset, size_bytes)
 
 
@@ -165,7 +165,7 @@ def read_epoch(row: Row) -> tuple[int, int, int, int]:
 
 
 def segment_row(number: int, metadata: RemoteLogSegmentMetadata) -> tuple[object, ...]:
-    """Return the row for `INSERT_SEGMENT`; `number` is the partition's."""
+    """Return the row for `INSERT_SEGMENT`; `number` is the partition's number."""
     (first_epoch, first_epoch_offset), *later = metadata.leader_epochs
     sizes = metadata.bytes_per_epoch
     return with_checksum(
@@ -226,7 +226,7 @@ def read_segments(
     partition: TopicIdPartition, rows: Iterator[Row]
 ) -> Iterator[RemoteLogSegmentMetadata | PlainSegment]:
     """Yield the segments of `partition` from the rows of `SELECT_SEGMENTS`. For plain segments,
-    only offsets, size, epoch, state and transaction flag are checked here."""
+    this function checks only offsets, size, epoch, state and transaction flag."""
     for checked_row in rows:
         row = checked_row[:-1]
         # All values are unpacked at once, because slices or starred names would make a tuple or a

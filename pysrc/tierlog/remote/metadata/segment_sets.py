@@ -13,8 +13,8 @@ __all__ = ["Extents", "PlainSegment", "Ranges", "Row", "Segments"]
 # A segment as a row of the SQLite file.
 Row: TypeAlias = tuple[Any, ...]
 # A segment with valid values, no truncation and one epoch; nearly all segments are of this kind.
-# The fields are id, epoch, first and last offset, bytes, whether it is finished, whether it has a
-# transaction index, and its row.
+# The fields are id, epoch, first and last offset, bytes, whether the segment is finished, whether
+# it has a transaction index, and its row.
 PlainSegment: TypeAlias = tuple[str, int, int, int, int, bool, bool, Row]
 
 
@@ -28,7 +28,8 @@ class Ranges:
         # Rows before this index are deleted. Retention removes the first range repeatedly, and with
         # this index a removal need not move all other rows.
         self._first = 0
-        # A range that contains an offset starts at most this far below it.
+        # Length of the longest range. A range that contains an offset starts at most this far below
+        # the offset.
         self._longest = 0
 
     def add(self, start_offset: int, end_offset: int, name: str) -> None:
@@ -114,7 +115,8 @@ class Extents(Ranges):
 
     def extend(self, rows: Iterable[tuple[int, int, str]]) -> None:
         super().extend(rows)
-        # A range that overlaps any range before it also overlaps the one with the highest end.
+        # A range that overlaps any earlier range also overlaps the earlier range with the highest
+        # end.
         furthest_end, furthest = -1, ""
         for start_offset, end_offset, name in self._rows:
             if start_offset <= furthest_end:

@@ -67,7 +67,7 @@ _DELETE_EPOCHS = "DELETE FROM epoch WHERE partition_number = ?"
 class SqliteRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     """A `RemoteLogMetadataManager` in the SQLite file `path`, which is created if missing.
 
-    At most about `max_loaded_segments` segments (1 KB each) stay in memory. Above this number, the
+    About `max_loaded_segments` segments (1 KB each) at most stay in memory. Above this number, the
     least recently used partitions are unloaded. A file of version 2 is rewritten when it is opened.
 
     Raises RemoteMetadataError when another process has the file open, and CorruptDataError when the

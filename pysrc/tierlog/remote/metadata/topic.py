@@ -9,17 +9,18 @@ because another writer was faster (Kafka's ``TopicBasedRemoteLogMetadataManager`
 that).
 
 **Fencing** follows the order of the topic. A record contains the leader epoch of its writer
-(`records`). If an accepted record before it has a later epoch, every reader drops the record, and
-its writer gets a FencedLeaderError. A claim is a record of its own, which Kafka ignores, so a new
-leader fences earlier leaders before it does anything else. The new leader reads its claim back, so
-it has then read all events that were accepted before the claim. A retry has the same epoch as the
-first attempt, so it is not fenced, and an event that is written twice counts once.
+(`records`). If an earlier record that was accepted has a later epoch, every reader drops the
+record, and its writer gets a FencedLeaderError. A claim is a record of its own, which Kafka
+ignores, so a new leader fences earlier leaders before it does anything else. The new leader reads
+its claim back, so it has then read all events that were accepted before the claim. A retry has the
+same epoch as the first attempt, so it is not fenced, and an event that is written twice counts
+once.
 
 The following are not fenced:
 
 * events without an epoch, which Kafka's own brokers and tools write;
-* Kafka's own readers. They do not know these epochs, and apply a dropped event if the segment's
-  state allows it. So a segment of a fenced leader may seem finished or deleted to them;
+* Kafka's own readers, which ignore these epochs and apply a dropped event if the segment's state
+  allows it. So a segment of a fenced leader may seem finished or deleted to them;
 * actions that a leader was allowed before a later claim but takes after it. That leader may still
   remove the objects of a segment whose deletion was accepted, and its active upload may finish.
   No metadata refers to the uploaded object; a comparison with the store finds it as an orphan;
@@ -99,10 +100,10 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
     ``bootstrap`` is ``host:port[,host:port]``; ``settings`` are further settings of the client
     library (for example for security). Until all events that a partition had at the start are read,
     queries for it raise MetadataNotReadyError. After an unreadable record, the manager reads no
-    more of that partition of the topic, and queries for it raise CorruptDataError. Records that
-    were truncated before they were read have the same effect, with a RemoteMetadataError. The
-    constructor raises ConfigError when the client library is missing, and RemoteMetadataError when
-    the cluster or the topic does not answer.
+    more of that partition of the topic, and queries for it raise CorruptDataError. If records were
+    truncated before the manager has read them, it also reads no more of that partition of the
+    topic, and queries raise RemoteMetadataError. The constructor raises ConfigError when the client
+    library is missing, and RemoteMetadataError when the cluster or the topic does not answer.
 
     A write that has no answer in time raises a retriable RemoteMetadataError, although it may have
     taken effect. The caller repeats the call; if the write had taken effect, the repeat changes
@@ -184,7 +185,8 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         return self._fenced_count
 
     def _write(self, partition: TopicIdPartition, record: MetadataRecord) -> None:
-        """Write an event; return when it was read back and accepted. A repeat is not written."""
+        """Write an event; return when it was read back and accepted. An event that changes nothing
+        is not written."""
         with self._lock:
             if self._find_change(self._find_partition(partition), record) is None:
                 return
@@ -242,7 +244,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
         if number is None or offset is None or number in self._stopped:
             return
         if message.error() is not None:
-            # The client library retries by itself.
+            # Other errors are ignored, because the client library retries by itself.
             if self._client.is_end(message):
                 self._next_offsets[number] = max(self._next_offsets[number], offset)
             elif self._client.is_truncated(message):
@@ -365,7 +367,7 @@ class TopicBasedRemoteLogMetadataManager(InMemoryRemoteLogMetadataManager):
             self.change_count.changed()
             self._fail_writes(None, ClosedError("the metadata manager is closed"))
             self._caught_up.notify_all()
-        # This waits without the lock, because the reader needs the lock to end.
+        # `join` is called without the lock, because the reader needs the lock to end.
         self._reader.join(_CLOSE_S)
         self._client.close_producer()
 

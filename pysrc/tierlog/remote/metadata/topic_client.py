@@ -45,7 +45,7 @@ class MetadataTopicClient:
             "client.id": "tierlog-metadata-producer",
             "enable.idempotence": True,
             "linger.ms": 0,
-            # No record is sent after its writer has stopped waiting.
+            # With this limit, no record is sent after its writer has stopped waiting.
             "message.timeout.ms": max(1, round(write_timeout_s * 1_000)),
             "error_cb": _ignore,
         }
@@ -57,7 +57,8 @@ class MetadataTopicClient:
             "enable.auto.offset.store": False,
             # Reading starts at an explicit offset; a later gap must be an error.
             "auto.offset.reset": "error",
-            # Reports the end of a partition, even when its last records are gone.
+            # With this setting, the client reports the end of a partition, even when its last
+            # records are gone.
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
             "error_cb": _ignore,
@@ -91,7 +92,7 @@ class MetadataTopicClient:
         for number in sorted(found.partitions):
             one = TopicPartition(self._topic, number)
             begin, end = self._consumer.get_watermark_offsets(one, timeout=timeout_s)
-            # An empty partition has nothing to wait for.
+            # A manager need not wait for an empty partition.
             ends[number] = end if end > begin else 0
         return ends
 
@@ -116,7 +117,7 @@ class MetadataTopicClient:
             )
         except (BufferError, KafkaException) as error:
             if isinstance(error, KafkaException) and error.args[0].fatal():
-                # This producer can never write again; replace it.
+                # After a fatal error, a producer can never write again, so replace it.
                 self._producer = Producer(self._producer_settings)
             raise unavailable(f"{self._topic}: the record was not written: {error}") from error
 

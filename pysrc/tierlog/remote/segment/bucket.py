@@ -119,12 +119,12 @@ def describe_segments(
 ) -> Iterator[SegmentDescription]:
     """Yield every complete segment below the folder `prefix`, in the order of the listing.
 
-    The call makes one small request per segment. It makes no request for a key that `wanted`
+    The call makes one small request per segment. The call makes no request for a key that `wanted`
     rejects, or for a segment in ``known``. ``known`` maps the listed `.indexes` objects of an
     earlier call to their descriptions; each call replaces its content. If a repair has replaced an
     `.indexes` object, the listing differs, and the object is read again. A remote store gets
-    `parallel_reads` requests at a time. A local store gets one at a time, because threads would
-    cost more than they save.
+    `parallel_reads` requests at a time. A local store gets one request at a time, because threads
+    would cost more time than they save.
 
     Findings about all other objects go to `on_problem`. Without `on_problem`, a segment that exists
     but cannot be described raises CorruptDataError, or RemoteStorageError if it vanished between
@@ -222,8 +222,8 @@ def bucket_metadata(
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = PARALLEL_READS,
 ) -> InMemoryRemoteLogMetadataManager:
-    """Return a metadata manager with the store's present segments. It keeps changes only in
-    memory."""
+    """Return a metadata manager with the store's present segments. The manager keeps changes only
+    in memory."""
     manager = InMemoryRemoteLogMetadataManager(ready=False)
     manager.load(
         list_segments(
@@ -328,7 +328,7 @@ def describe_indexes(
     store: ObjectStore, log: ObjectInfo, indexes: ObjectInfo
 ) -> DescribedIndexes | Problem:
     """Describe a segment from the header of its `.indexes` object, or return the finding about it.
-    This usually takes one request."""
+    The call usually makes one request."""
     try:
         header, first = read_indexes_header(store, indexes.key, indexes.size_bytes)
         sections = read_sections(store, indexes.key, header, first, [IndexKind.METADATA])

@@ -1,4 +1,4 @@
-"""Claims tell sidecars that share only a store which broker leads a partition.
+"""Claims say which broker leads a partition. Sidecars need claims if they share only a store.
 
     claims/<topicId>-<partition>/<leader epoch, 10 digits>-<broker id>      UTF-8 JSON, for people
 
@@ -9,13 +9,13 @@ listing began. So the store's listings must be consistent with earlier writes, a
 GCS, Azure, HDFS and local file systems.
 
 A leader that takes a partition over from another broker writes its claim, then lists the
-partition's segments, and then records the offset below which they end (`layout.Takeover`). Segments
-that a deposed leader commits at or behind that offset do not count, so the new leader need not list
-the segments again.
+partition's segments, and then records the offset below which these segments end
+(`layout.Takeover`). Segments that a deposed leader commits at or behind that offset do not count,
+so the new leader need not list the segments again.
 
-A broker never deposes itself. It ignores its own claims under other epochs, because it may have
-written them before its state directory was lost. Claims of two brokers under the same epoch are not
-ordered, since Kafka gives each epoch to only one broker.
+A broker never deposes itself. A broker ignores its own claims under other epochs, because it may
+have written these claims before its state directory was lost. Claims of two brokers under the same
+epoch are not ordered, since Kafka gives each epoch to only one broker.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class StoreClaims:
         return bool(self._epochs_of_others(partition, 2**31))
 
     def take_over(self, partition: TopicIdPartition, leader_epoch: int, end_offset: int) -> None:
-        """Record that the known segments of other brokers end below `end_offset`. A segment that an
-        earlier leader finishes afterwards does not count if it ends at or above `end_offset`. Only
-        the first record of an epoch is written.
+        """Record that the known segments of other brokers end below `end_offset`. If an earlier
+        leader finishes a segment after this call, the segment does not count if it ends at or above
+        `end_offset`. Only the first record of an epoch is written.
 
         Raises FencedLeaderError when a later leader has a claim."""
         for taken in self._takeovers(partition):
@@ -141,6 +141,6 @@ class StoreClaims:
         if not is_listed:
             raise storage_error(
                 f"{self._store.url}: the listing lacks {must_list}, which was just written: the "
-                "listing lags behind, and sidecars of several brokers need one that does not"
+                "listing lags behind, but sidecars of several brokers need a listing without lag"
             )
         return epochs

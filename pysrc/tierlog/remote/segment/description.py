@@ -1,7 +1,7 @@
 """Encode and decode the immutable part of a segment's metadata as JSON.
 
-Every `.indexes` object contains this text. It is UTF-8, its keys are sorted, it has no blanks, and
-all its numbers are integers.
+Every `.indexes` object contains this text. The text is UTF-8, its keys are sorted, it has no
+blanks, and all its numbers are integers.
 
 | Key | Value |
 |---|---|
@@ -57,7 +57,7 @@ class SegmentDescription:
 
 
 def encode_segment(description: SegmentDescription) -> bytes:
-    """Return the JSON text. It leaves out the state and the custom metadata, because they
+    """Return the JSON text. The text leaves out the state and the custom metadata, because they
     change."""
     metadata = description.metadata
     partition = metadata.topic_id_partition

@@ -69,14 +69,15 @@ __all__ = [
 
 MAGIC = b"TIERIDX\n"
 VERSION = 2
-# Objects of version 1 have no batch checksums. They were written by older versions of tierlog, or
-# are built from the files of Kafka's own tier.
+# Objects of version 1 have no batch checksums. Such objects were written by older versions of
+# tierlog, or are built from the files of Kafka's own tier.
 _VERSION_1 = 1
 FIRST_READ_BYTES = 16 << 10
-# Upper limit on what a reader has to load. Kafka limits one index file to 10 MiB by default.
+# Upper limit on the number of bytes that a reader has to load. Kafka limits one index file to 10
+# MiB by default.
 MAX_INDEXES_BYTES = 256 << 20
-# The limit is low because parsed JSON takes about fifty times its size. The metadata of a segment
-# with 60,000 leader epochs fits.
+# Upper limit for the metadata section. It is low because parsed JSON takes about fifty times the
+# memory of its text. The metadata of a segment with 60,000 leader epochs fits.
 MAX_METADATA_BYTES = 4 << 20
 _MAX_OTHER_BYTES = MAX_INDEXES_BYTES - MAX_METADATA_BYTES - FIRST_READ_BYTES
 _MAX_SECTIONS = 64
@@ -120,7 +121,7 @@ class Section(NamedTuple):
 
 
 class IndexesTooLargeError(TierlogError):
-    """The indexes of a segment exceed what a reader can load."""
+    """The indexes of a segment are larger than a reader can load."""
 
 
 def _require_fit(sections: Mapping[IndexKind, Buffer]) -> None:
@@ -217,7 +218,7 @@ class IndexesHeader:
 
     @property
     def kinds(self) -> tuple[IndexKind, ...]:
-        """The kinds that this object's version has; version 1 has no BATCH_CHECKSUM."""
+        """The kinds of sections in this version of the object; version 1 has no BATCH_CHECKSUM."""
         last = IndexKind.BATCH_CHECKSUM
         has_last = any(section.kind == last for section in self.sections)
         return tuple(kind for kind in IndexKind if has_last or kind is not last)

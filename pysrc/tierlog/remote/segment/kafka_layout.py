@@ -85,7 +85,7 @@ _SUFFIXES = _NEEDED | {_ABORTS}
 
 # Six times Kafka's default for the largest index file.
 _MAX_FILE_BYTES = 64 << 20
-# Size of a remoteLogIndex entry. Each entry takes one small read here; a reader scans from the
+# Size of a remoteLogIndex entry. Building an entry takes one small read; a reader scans from the
 # start of an entry.
 _ENTRY_BYTES = 4 << 20
 _TAIL_BYTES = 64 << 10
@@ -307,7 +307,7 @@ class KafkaLayoutStore(ObjectStore):
     def _scan_tail(self, log: ObjectInfo, position: int) -> tuple[int, int]:
         """Return last offset and largest timestamp of the batches from `position` to the end.
 
-        Raises CorruptDataError when the log ends inside a batch, because it is then still being
+        Raises CorruptDataError when the log ends inside a batch, because such a log is still being
         copied."""
         end_offset = max_timestamp_ms = -1
         chunk_bytes = _TAIL_BYTES
@@ -335,7 +335,7 @@ class KafkaLayoutStore(ObjectStore):
     def _encode_log_index(
         self, object_key: ObjectKey, metadata: RemoteLogSegmentMetadata, files: _Files
     ) -> bytes:
-        """Encode the remoteLogIndex. Its entries start at batches to which the offset index
+        """Encode the remoteLogIndex. The entries start at batches to which the offset index
         points."""
         starts = _entry_starts(files.offsets.position.tolist())
         first_offsets, first_timestamps_ms = [], []
@@ -432,9 +432,9 @@ def _parse_kafka_key(key: str) -> ObjectKey | None:
 
 
 def _tierlog_objects(stem: str, found: dict[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield the tierlog objects of one segment. Called when all its files were listed, or at the
-    end of the listing. For an incomplete segment, only the `.log` object is yielded, or only the
-    `.indexes` object when there is no log."""
+    """Yield the tierlog objects of one segment, when all its files were listed or the listing has
+    ended. For an incomplete segment, only the `.log` object is yielded, or only the `.indexes`
+    object when there is no log."""
     complete = found.keys() >= _NEEDED
     info = found.get(LOG_SUFFIX)
     if info is not None:

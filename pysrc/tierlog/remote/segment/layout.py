@@ -11,11 +11,11 @@ All keys are relative to the store's URL. Ids are 22-character Kafka uuids, whic
 ``-``; digits are ASCII. The id identifies the topic; the topic name is a label for people. A key
 has only the first 232 characters of a longer topic name, because a file name has at most 255 bytes.
 
-`cluster.json` is UTF-8 JSON, ``{"cluster_id": text, "format_version": 1}``. It is created with
-if-none-match, so two clusters never share a prefix.
+`cluster.json` is UTF-8 JSON, ``{"cluster_id": text, "format_version": 1}``. `cluster.json` is
+created with if-none-match, so two clusters never share a prefix.
 
 An RDI is the UTF-8 text ``<object key>:<byte position>`` in a remoteLogIndex entry. It is untrusted
-input. It never names a bucket or endpoint, and its key must be below the folder of its own
+input. An RDI never names a bucket or endpoint, and its key must be below the folder of its own
 partition.
 """
 
@@ -120,13 +120,13 @@ class ObjectKey:
 
 
 class Takeover(NamedTuple):
-    """Records that a broker took a partition over from another broker, and up to which offset it
-    accepts that broker's segments.
+    """The record that a broker took a partition over from another broker, and up to which offset it
+    accepts the other broker's segments.
 
-    The segments that it accepts end below `end_offset`. A segment does not count if another broker
-    copied it under an earlier leader epoch and it ends at or above `end_offset`, because it was
-    finished after the takeover. The object is empty: its key contains all fields, so a listing of
-    the partition shows them.
+    The segments of the other broker that are accepted end below `end_offset`. A segment does not
+    count if another broker copied it under an earlier leader epoch and it ends at or above
+    `end_offset`, because it was finished after the takeover. The object is empty: its key contains
+    all fields, so a listing of the partition shows them.
     """
 
     end_offset: int
@@ -254,7 +254,7 @@ def encode_rdi(metadata: RemoteLogSegmentMetadata, position: int) -> bytes:
 def parse_rdi(rdi: bytes, partition: TopicIdPartition) -> tuple[ObjectKey, int]:
     """Return the key of the `.log` object and the byte position in it, from untrusted bytes.
 
-    Raises CorruptDataError unless `encode_rdi` could have written them for `partition`.
+    Raises CorruptDataError unless `encode_rdi` could have written these bytes for `partition`.
     """
     expected = "1 to 1,024 bytes"
     if 1 <= len(rdi) <= MAX_RDI_BYTES:

@@ -4,10 +4,10 @@
     entries = decode_remote_log_index(data)                                  bytes to columns
     row = lookup_offset(entries, 4711)                                       None past the end
 
-An entry points at consecutive whole batches. Its offsets are Kafka offsets, inclusive. Its
-timestamps are in milliseconds, and -1 means no timestamp; the last timestamp is the largest of the
-batches. ``data_length`` is the size of the batches in bytes. ``rdi`` names the object and the
-position of the batches. It is untrusted input (see `layout`).
+An entry points at consecutive whole batches. The offsets of an entry are Kafka offsets, inclusive.
+The timestamps are in milliseconds, and -1 means no timestamp; the last timestamp is the largest of
+the batches. ``data_length`` is the size of the batches in bytes. ``rdi`` names the object and the
+position of the batches. An rdi is untrusted input (see `layout`).
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class RemoteLogIndexEntries:
     ==================  ======  ================================================================
 
     ``valid_length`` is the size of all entries in bytes. ``has_trailer`` says whether a trailer
-    follows them. ``torn`` is the error for an incomplete last entry that ``recover`` left out, or
-    None.
+    follows the entries. ``torn`` is the error for an incomplete last entry that ``recover`` left
+    out, or None.
     """
 
     position: Int64Column
@@ -280,8 +280,8 @@ def group_batches(table: BatchTable, key: str, *, group_bytes: int = DEFAULT_GRO
 def lookup_offset(entries: RemoteLogIndexEntries | Buffer, target_offset: int) -> int | None:
     """Return the row of the first entry with last offset >= `target_offset`, else None.
 
-    If ``entries`` is a buffer, each call decodes and verifies it. For several look-ups, decode it
-    once; on a request path, use ``tierlog._hot.CachedIndex``.
+    If ``entries`` is a buffer, each call decodes and verifies it. For several look-ups, decode the
+    buffer once; on a request path, use ``tierlog._hot.CachedIndex``.
     """
     return _to_entries(entries).lookup_offset(target_offset)
 

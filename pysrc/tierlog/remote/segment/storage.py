@@ -2,8 +2,8 @@
 
 `RemoteStorageManager` is the interface of the same name in KIP-405. `ObjectStorageManager`
 implements it over an object store, with the formats of `layout` and `indexes`. A segment has a
-`.log` object and an `.indexes` object. They are written in this order and removed in reverse order,
-so a segment with an `.indexes` object is always complete.
+`.log` object and an `.indexes` object. The objects are written in this order and removed in reverse
+order, so a segment with an `.indexes` object is always complete.
 """
 
 from __future__ import annotations
@@ -114,9 +114,10 @@ class RemoteStorageManager(Protocol):
         """Store the file `log` (a path, an open descriptor, or a draft that has its bytes), and
         then `indexes`. Return custom metadata, which later calls find in `metadata`.
 
-        Before each chunk is sent, `before_chunk` is called with its size. It may block to slow the
-        upload down, or raise to stop it. Raises CorruptDataError when the file does not match
-        `metadata`. After an error nothing is removed; the caller decides when to delete.
+        Before each chunk is sent, `before_chunk` is called with the size of the chunk.
+        `before_chunk` may block to slow the upload down, or raise to stop the upload. Raises
+        CorruptDataError when the file does not match `metadata`. After an error nothing is removed;
+        the caller decides when to delete.
         """
 
     @abstractmethod
@@ -322,7 +323,7 @@ class ObjectStorageManager(RemoteStorageManager):
     ) -> dict[IndexKind, memoryview]:
         """See `RemoteStorageManager`.
 
-        This takes one request when the sections are within the first 16 KiB, else two requests.
+        The call makes one request when the sections are within the first 16 KiB, else two requests.
         """
         key = indexes_key(metadata)
         header, first = read_indexes_header(self._store, key)

@@ -7,9 +7,9 @@ the topic an id, the archive keeps the derived id. Two small objects record this
     topic-ids/<topic>-<derived id>.derived      the topic is archived under this derived id
     topic-ids/<topic>-<derived id>.adopted      the topic's own id, which it got later
 
-Both are UTF-8 JSON, ``{"format_version": 1, "topic": text}``; the second also has ``"topic_id"``.
-They are created with if-none-match and never change. A topic that is recreated under the same name
-gets another id, and therefore its own archive.
+Both objects are UTF-8 JSON, ``{"format_version": 1, "topic": text}``; the second object also has
+``"topic_id"``. The objects are created with if-none-match and never change. A topic that is
+recreated under the same name gets another id, and therefore its own archive.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class StoredTopicIds:
             self.derived.add(derived_id)
 
     def adopt(self, topic: str, derived_id: str, topic_id: str) -> str:
-        """Record that the archive belongs to the topic `topic_id`; return the recorded id. When
-        several sidecars call this, the id of the first call is recorded."""
+        """Record that the archive belongs to the topic `topic_id`; return the recorded id. If
+        several sidecars record an id, the first id is kept."""
         key = _key(topic, derived_id, _ADOPTED)
         if self._store.put_if_absent(key, _encode_json(topic=topic, topic_id=topic_id)):
             self.adopted[derived_id] = topic_id

@@ -24,8 +24,8 @@ class ForkGuard:
         self._broken = self._broken or self._used
 
     def enter(self, url: str) -> None:
-        """Record that this process uses the library. Raises ConfigError in a child of a process
-        that had used it."""
+        """Record that this process uses the library. Raises ConfigError if the parent of this
+        forked process had used the library."""
         if self._broken:
             raise ConfigError(
                 f"{url}: this process was forked from one that had used {self._library}, and "

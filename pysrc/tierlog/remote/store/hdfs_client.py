@@ -1,17 +1,18 @@
 """Call hdfs-native with a deadline. Each call runs in a worker thread that the caller can abandon.
 
-hdfs-native waits for a silent NameNode without limit. Here the caller waits for a worker thread
-until the deadline and then continues without it. After a timeout, the next call opens a new client,
-since the old client would keep using the dead connection. Abandoned calls that have not ended are
-counted. Above a limit, no new call begins, so a NameNode that accepts connections and never answers
-costs a bounded number of threads instead of one per attempt.
+hdfs-native waits for a silent NameNode without limit. In this module, the caller waits for a worker
+thread until the deadline and then continues without the thread. After a timeout, the next call
+opens a new client, since the old client would keep using the dead connection. Abandoned calls that
+have not ended are counted. Above a limit, no new call begins, so a NameNode that accepts
+connections and never answers costs a bounded number of threads instead of one per attempt.
 
 hdfs-native's coroutines can be cancelled, but they are not used here: they are polled inside the
 interpreter, and if a connection breaks while a call begins, hdfs-native's listener and the
 interpreter deadlock. hdfs-native's file objects are not used either, because their destructors
 close the file, which can block.
 
-An abandoned call may still take effect later. `HdfsStore` is built so that this does no harm.
+An abandoned call may still take effect later. `HdfsStore` is built so that a late effect does no
+harm.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ __all__ = ["CallFailedError", "Failure", "HdfsClient", "HdfsConnection", "HdfsOp
 _MAX_TEXT = 300
 # Limit on the number of abandoned calls to one cluster that have not ended.
 _MAX_STUCK = 32
-# Limit on the number of background calls to one cluster. Above it, background tasks are postponed.
+# Limit on the number of background calls to one cluster. Above this limit, background tasks are
+# postponed.
 _MAX_BACKGROUND = 8
 _MAX_IDLE_WORKERS = 32
-# How long the end of the process waits for active calls.
+# Longest time that the end of the process waits for active calls.
 _GRACE_S = 2.0
 # Time before an unused client is closed. Closing waits for the client's threads, and a thread may
 # be resolving a host name.
@@ -106,8 +108,8 @@ class CallFailedError(Exception):
 class HdfsOptions:
     """The options of `open_store` for `hdfs://`.
 
-    ``timeout_s`` bounds each wait for HDFS. ``config`` holds Hadoop settings. They take precedence
-    over the files in ``config_dir`` (by default, the folder that ``HADOOP_CONF_DIR`` or
+    ``timeout_s`` bounds each wait for HDFS. ``config`` holds Hadoop settings. These settings take
+    precedence over the files in ``config_dir`` (by default, the folder that ``HADOOP_CONF_DIR`` or
     ``HADOOP_HOME`` names). ``replication`` and ``block_size_bytes`` apply to new files; the
     defaults are the cluster's settings.
     """
@@ -126,8 +128,8 @@ class HdfsOptions:
         has one NameNode.
 
         Several NameNodes are tried in random order, so a new client may find a NameNode that
-        answers. Failover inside hdfs-native pauses only briefly, because tierlog pauses longer
-        between its own attempts.
+        answers. The pauses of failover inside hdfs-native are short, because tierlog itself pauses
+        longer between attempts.
         """
         socket_timeout_ms = min(_MAX_SOCKET_TIMEOUT_MS, max(1, int(self.timeout_s * 1000) // 3))
         return {
@@ -151,8 +153,8 @@ class HdfsOptions:
 
 
 class HdfsClient:
-    """A client of hdfs-native. It is closed at least `_QUIET_MS` after the last reference to it was
-    dropped."""
+    """A client of hdfs-native. The client is closed at least `_QUIET_MS` after the last reference
+    to it was dropped."""
 
     __slots__ = ("_ended", "_now_ms", "native")
 
@@ -201,7 +203,7 @@ class _Clusters:
 
 
 class _Call(Future[_Result]):
-    """One call in a worker. Its caller can abandon it."""
+    """One call in a worker. The caller can abandon the call."""
 
     def __init__(self, work: Callable[[], _Result], kind: object) -> None:
         super().__init__()
@@ -294,8 +296,8 @@ class HdfsConnection:
                 f"{url}: hdfs:// stores need the extra 'hdfs': pip install 'tierlog[hdfs]'"
             ) from error
         self._native = hdfs_native
-        # This refuses bad settings before the first call. The client is not kept, because the
-        # process may fork.
+        # Opening a client refuses bad settings before the first call. The client is not kept,
+        # because the process may fork.
         self._open_native_client()
 
     def client(self) -> HdfsClient:
@@ -355,7 +357,7 @@ class HdfsConnection:
             ) from None
 
     def attempt(self, step: Callable[[Any], object]) -> bool:
-        """Start `step` in the background. Its result and its errors are ignored.
+        """Start `step` in the background. The result and the errors of `step` are ignored.
 
         If too many background calls are active, `step` is not started and the method returns False.
         """

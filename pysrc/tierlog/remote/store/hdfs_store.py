@@ -1,14 +1,14 @@
-"""The `hdfs://` store, which keeps one file per object beneath a folder. It uses hdfs-native (the
-extra ``hdfs``).
+"""The `hdfs://` store, which keeps one file per object beneath a folder. The store uses hdfs-native
+(the extra ``hdfs``).
 
 A put writes a hidden file in the object's own folder (``.tierlog-<random>.tmp``), closes it and
-renames it. When a file is closed, every DataNode of the pipeline has acknowledged the bytes. They
-are on the DataNodes' disks only if the cluster sets ``dfs.datanode.synconclose``. A rename in HDFS
-is atomic and refuses a name that exists. So only one of several writers succeeds, and a reader sees
-the whole object or nothing. When the answer to a rename is lost, the store checks where the file is
-and deletes the hidden file, so that a delayed rename fails. A crash can leave a hidden file.
-Listings skip hidden files, and the next store that writes into that folder removes hidden files
-older than a day.
+renames it. When a file is closed, every DataNode of the pipeline has acknowledged the bytes. The
+bytes are on the DataNodes' disks only if the cluster sets ``dfs.datanode.synconclose``. A rename in
+HDFS is atomic and refuses a name that exists. So only one of several writers succeeds, and a reader
+sees the whole object or nothing. When the answer to a rename is lost, the store checks where the
+file is and deletes the hidden file, so that a delayed rename fails. A crash can leave a hidden
+file. Listings skip hidden files, and the next store that writes into that folder removes hidden
+files older than a day.
 
 No wait for HDFS is longer than ``timeout_s``, whatever the NameNode does. Idempotent calls are
 retried a few times when a retry may succeed.
@@ -323,11 +323,11 @@ class HdfsStore(ObjectStore):
     def _settle_rename(
         self, temporary: str, path: str, size_bytes: int, lost: CallFailedError
     ) -> None:
-        """Find out whether a rename without an answer took effect. If it did not, prevent it from
+        """Find out whether a rename without an answer took effect. If not, prevent the rename from
         taking effect later.
 
-        Raises CallFailedError when the rename did not take effect, or when this cannot be found
-        out.
+        Raises CallFailedError when the rename did not take effect, or when the outcome cannot be
+        found out.
         """
         half_s = self._options.timeout_s / 2
         unknown = CallFailedError(
@@ -380,7 +380,7 @@ class HdfsStore(ObjectStore):
             raise
 
     def _remove_hidden_file(self, temporary: str, *, silent: bool) -> None:
-        """Try to delete a hidden file. If the NameNode was `silent`, this is done in the
+        """Try to delete a hidden file. If the NameNode was `silent`, the file is deleted in the
         background."""
         if silent:
             self._connection.attempt(lambda client: client.delete(temporary, False))
@@ -424,7 +424,7 @@ class HdfsStore(ObjectStore):
     def _call_with_retries(
         self, step: Callable[[Any], _Result], *, within_s: float | None = None
     ) -> _Result:
-        """Return the result of an idempotent call. All its attempts share one deadline."""
+        """Return the result of an idempotent call. All attempts of the call share one deadline."""
         total_s = self._options.timeout_s if within_s is None else within_s
         ends_ms = self._clock.monotonic_ms() + int(total_s * 1000)
 
@@ -450,8 +450,8 @@ class HdfsStore(ObjectStore):
         raise AssertionError("unreachable")
 
     def _pause_ms(self, number: int) -> int:
-        """Return the pause before the next attempt. It doubles each time, and is reduced by a
-        random part of up to half."""
+        """Return the pause before the next attempt. The pause doubles each time, and is reduced by
+        a random part of up to half."""
         longest_ms = _FIRST_PAUSE_MS << (number - 1)
         return longest_ms - longest_ms * self._random_bytes(1)[0] // 512
 

@@ -1,7 +1,7 @@
 """Drafts: objects of a `file://` store that a caller writes while it reads the bytes elsewhere.
 
-A draft is a file without a name (``O_TMPFILE``). It is invisible, and the kernel removes it when
-the process ends. `put` makes it durable and then gives it its name.
+A draft is a file without a name (``O_TMPFILE``). The file is invisible, and the kernel removes it
+when the process ends. `put` makes the file durable and then gives it a name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FORBIDDEN = frozenset(
 
 def open_nameless(folder: int, *, names_known: bool = False) -> int | None:
     """Open a new file without a name in an open folder; return None when the system cannot give
-    such a file a name later. With ``names_known`` this check is skipped: the caller has just opened
+    such a file a name later. ``names_known`` skips this check, because the caller has just opened
     another such file."""
     flags = getattr(os, "O_TMPFILE", None)
     if flags is None:

@@ -173,7 +173,7 @@ class LocalStore(ObjectStore):
         if not os.path.isdir(self._root):
             raise not_found(self.url, prefix or "at all", "the store's folder is missing")
         # The folder is opened one component at a time, which refuses links. Then fwalk descends
-        # from it.
+        # from the open folder.
         try:
             with (
                 self._storage_errors(base),
@@ -227,10 +227,10 @@ class LocalStore(ObjectStore):
     def put_all_if_absent(self, objects: Mapping[str, Buffer]) -> dict[str, bool]:
         """Do what `put_if_absent` does, for many small objects in a fraction of the time. Several
         objects are synced at a time, and each folder is synced once. No object gets its name before
-        it is durable. After an exception, some objects may exist and others not.
+        it is durable. After an exception, some of the objects may exist.
         """
-        # The key for an error message. A context manager for each call would cost as much as the
-        # calls.
+        # The key that an error message names. A context manager for each call would cost as much as
+        # the calls.
         at_work = ""
         try:
             with ExitStack() as stack:
@@ -248,8 +248,9 @@ class LocalStore(ObjectStore):
                     stack.callback(os.close, descriptor)
                     written[at_work] = descriptor
                     write_all(descriptor, data)
-                    # Start writing now, so that the blocks are allocated before the sync. Then one
-                    # commit of the file system serves all files, instead of one commit for each.
+                    # Start writing now, so that the blocks are allocated before the sync. So one
+                    # commit of the file system serves all files, instead of one commit for each
+                    # file.
                     _sync_file_range(descriptor, 0, 0, _SYNC_FILE_RANGE_WRITE)
                 self._sync_all(written)
                 stored: dict[str, bool] = {}

@@ -163,8 +163,8 @@ class ObjectStore(Protocol):
         """Return a draft of the object `key` of about `size_bytes`; None when the store does not
         support drafts.
 
-        A store that wraps another store may return that store's drafts only if it stores bytes
-        unchanged.
+        A wrapper around another store may return drafts of the other store only if the wrapper
+        stores bytes unchanged.
         """
         return None
 
@@ -176,7 +176,7 @@ class ObjectStore(Protocol):
 class Draft(Protocol):
     """An object that the caller writes through a descriptor while it reads the bytes elsewhere.
 
-    The draft is invisible until `put`. It disappears when it is closed, or the process ends,
+    The draft is invisible until `put`. The draft disappears if it is closed, or the process ends,
     without a `put`.
     """
 
@@ -249,10 +249,10 @@ def already_exists(url: str, key: str) -> RemoteStorageError:
 def check_key(key: str) -> str:
     """Return `key` if every store can hold it, else raise ValueError.
 
-    A key must not be an empty or absolute path. It must not have the components ``""``, ``.`` or
+    A key must not be an empty or absolute path. A key must not have the components ``""``, ``.`` or
     ``..``, unprintable characters or a backslash, components above 255 bytes, or the name that a
-    file store gives to a half-written object. It must be in Unicode normal form C and have at most
-    1,024 bytes.
+    file store gives to a half-written object. A key must be in Unicode normal form C and have at
+    most 1,024 bytes.
     """
     try:
         encoded = key.encode("utf-8")
@@ -345,8 +345,8 @@ def file_chunks(
 ) -> Iterator[bytes]:
     """Yield the first `size_bytes` of an open file in order, each chunk in a new buffer.
 
-    It yields fewer bytes if the file is shorter. The descriptor's own position is neither used nor
-    moved.
+    If the file is shorter, fewer bytes are yielded. The descriptor's own position is neither used
+    nor moved.
     """
     position = 0
     while position < size_bytes:

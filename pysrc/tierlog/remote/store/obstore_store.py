@@ -58,8 +58,8 @@ __all__ = ["ObstoreStore", "open_cloud_store", "open_memory_store"]
 _PART_BYTES = 8 << 20
 _PARTS_IN_FLIGHT = 4
 _LIST_PAGE = 1_000
-# Size of the chunks of a large read. It is large enough for few calls and small enough for the CPU
-# cache.
+# Size of the chunks of a large read. The size is large enough for few calls and small enough for
+# the CPU cache.
 _PIECE_BYTES = 256 << 10
 _MAX_MESSAGE = 400
 
@@ -79,7 +79,7 @@ _ERROR_RETRIABLE: Mapping[type[Exception], bool] = {
     obstore_errors.NotModifiedError: False,
     obstore_errors.UnknownConfigurationKeyError: False,
 }
-# These texts replace obstore's messages. They say what failed and what to do.
+# These texts replace obstore's messages. The texts say what failed and what to do.
 _NO_CREDENTIALS = {
     "s3": "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, "
     "or put them into ~/.aws/credentials",
