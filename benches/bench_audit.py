@@ -1,5 +1,5 @@
-"""Audits a bucket by its `.indexes` objects. It compares the time per segment of a bucket with a
-thousand segments and of a partition with ten thousand."""
+"""Audits a bucket by its `.indexes` objects. The bench compares the time per segment in a bucket of
+a thousand segments with that in a partition of ten thousand."""
 
 from __future__ import annotations
 

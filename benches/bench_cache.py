@@ -1,7 +1,7 @@
-"""Cache hits with expire-after-access, puts that evict, and look-ups in cached indexes.
+"""Measures cache hits with expire-after-access, puts that evict, and look-ups in cached indexes.
 
-Keys are text of 22 characters, like segment ids. Probes equal the stored keys but are other
-objects, as the keys of requests are. They are in memory in the order of their use. The order is
+Keys are text of 22 characters, like segment ids. A probe equals a stored key but is another object,
+like the key of a request. The probes are in memory in the order of their use. The order is
 pseudo-random, and the same for every side. All entries weigh 1.
 """
 
@@ -96,8 +96,8 @@ def gets_of(bench: Bench, entries: int) -> Plan:
     if bench.corpora.quick:
         return Plan(entries=entries // 10, probes=1_000, repeats=1)
     probes = max(4_000, 2 * entries)
-    # So many repeats that a round mostly finds its own data in the processor's caches, not data of
-    # another side.
+    # With this many repeats, a round mostly finds its own data in the processor's caches, not data
+    # of another side.
     return Plan(entries=entries, probes=probes, repeats=max(3, 200_000 // probes))
 
 
@@ -169,7 +169,7 @@ def index_of(seed: int, rows: int) -> CachedIndex:
 
 
 def lookup_position(bench: Bench, count: int) -> Case:
-    """Measure hit and binary search in one call, against the hit alone. One index fits the first
+    """Compare a call that does a hit and a binary search with a hit alone. One index fits the first
     level of the processor's cache; the columns of many indexes take 4 MiB."""
     plan = gets_of(bench, SMALL)
     rows = INDEX_ROWS // 100 if bench.corpora.quick else INDEX_ROWS
@@ -254,8 +254,8 @@ def python_put(bench: Bench) -> Case:
 
 
 def finder_of(bench: Bench, plan: Plan) -> Callable[[int], int]:
-    """Return a function that looks up every probe as often as it is told, and returns the number of
-    hits. Every value is an index of one row, so its search costs almost nothing."""
+    """Return a function that looks up every probe `repeats` times, and returns the number of hits.
+    Every value is an index of one row, so its search costs almost nothing."""
     cache, index = IndexCache(max_bytes=plan.entries), index_of(0, 1)
     for number in range(plan.entries):
         cache.put(key_of(number), index, 1)

@@ -117,7 +117,8 @@ def unless_missing(command: list[str]) -> Callable[[], Timed]:
 
 
 def produce(broker: KafkaBroker, records: int) -> None:
-    """Produce records of text. The topic keeps them, since it has no retention time."""
+    """Produce records of text. The topic has no retention time, so it keeps them despite their old
+    timestamps."""
     from confluent_kafka import Producer
 
     broker.create_topic(TOPIC, config={"retention.ms": -1, "segment.bytes": 1 << 30})
@@ -179,7 +180,7 @@ def timed(command: Sequence[str]) -> Timed:
         subprocess.Popen(["wc", "-l"], stdin=process.stdout, stdout=subprocess.PIPE) as counter,
     ):
         assert process.stdout is not None
-        # Only wc holds the pipe now, so the command notices when wc ends.
+        # Now only wc has the pipe open, so the command notices when wc ends.
         process.stdout.close()
         lines = int(counter.communicate()[0])
     after = os.times()
@@ -301,7 +302,7 @@ def limit(
     at_most: float,
     prepare: Callable[[Path, Sequence[Path]], Callable[[int], float]],
 ) -> Limit:
-    """Return the median of several runs of one command over 1 GiB."""
+    """Return a limit for the median time of several runs of one command over 1 GiB."""
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -321,7 +322,8 @@ def require(is_right: bool, what: str) -> None:
 
 
 def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Fail unless the offset index of the last segment equals the expected bytes."""
+    """Return a run that rebuilds the indexes. It fails unless the offset index of the last segment
+    has the expected bytes."""
     expected = rebuild_indexes(logs[-1]).offset_index
 
     def run_once(number: int) -> float:
@@ -336,7 +338,8 @@ def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def verify(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Fail unless all bytes of the segments were verified and nothing was found."""
+    """Return a run that verifies the directory. It fails unless all bytes of the segments were
+    verified and nothing was found."""
 
     def run_once(_number: int) -> float:
         command = [*TIERLOG, "verify", "--deep", str(folder / "logs"), "--format", "json"]
@@ -360,7 +363,7 @@ def tiered(folder: Path) -> str:
 
 
 def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Fail unless the output counts every segment of the store."""
+    """Return a run that lists the store. It fails unless the output counts every segment."""
     command = [*TIERLOG, "ls", tiered(folder), "--format", "json"]
 
     def run_once(_number: int) -> float:
@@ -375,7 +378,8 @@ def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def first_record(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Fail unless the output is the first record of a partition of the store."""
+    """Return a run that prints the first record of a partition. It fails unless the output is that
+    record."""
     command = [*TIERLOG, "cat", tiered(folder), f"{TOPIC}:0", "-c", "1"]
     expected = decode_records(logs[0], 0, MIB).values[0]
 

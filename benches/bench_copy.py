@@ -25,7 +25,7 @@ from .peers.python import bare_crc_pass
 GB = 1e9
 MB = 1e6
 PARTITIONS = 4
-# The store sends large objects in the same parts.
+# The store also sends large objects in parts of this size.
 PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 4
 # A file system in memory.
@@ -48,9 +48,10 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
-    """tierlog makes the whole copy: it checks checksums, rebuilds indexes, hashes the bytes and
-    syncs both objects to disk. ``cp`` alone leaves its bytes in the page cache, and the kernel
-    writes them to disk later. With `memory`, both write to a file system in memory."""
+    """Compare the whole copy by tierlog with ``cp``. tierlog checks checksums, rebuilds indexes,
+    hashes the bytes and syncs both objects to disk. ``cp`` alone leaves its bytes in the page
+    cache, and the kernel writes them to disk later. With `memory`, both write to a file system in
+    memory."""
 
     def prepare(stack: ExitStack) -> Sides:
         segment = bench.corpora.path(shape).absolute()

@@ -1,5 +1,5 @@
-"""Reads topics as tables. It compares the data source with other ways to get rows from Python into
-Spark."""
+"""Reads topics as tables. The bench compares the data source with other ways to get rows from
+Python into Spark."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def drained(frame: DataFrame) -> Callable[[], Callable[[], Answer]]:
 
 
 def warm(bench: Bench, *frames: DataFrame) -> None:
-    """Run the sides until the time of a run no longer falls."""
+    """Run the sides a few times, until the JVM has compiled their code."""
     for frame in frames:
         for _ in range(0 if bench.corpora.quick else WARM_RUNS):
             drained(frame)()

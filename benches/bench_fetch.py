@@ -1,5 +1,5 @@
-"""Reads the tier. It compares reads with plain reads of the same bytes and with a slow store, and
-measures the time to the first byte."""
+"""Reads the tier. The bench compares reads with plain reads of the same bytes, adds a delay to the
+store, and measures the time to the first byte."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class SlowStore:
         self._store = store
         self._before_read = before_read
 
-    # This store opens no files, so that all reads use `get_range`.
+    # This store opens no local files, so all reads use `get_range`.
     def open_file(self, _key: str) -> None:
         return None
 
@@ -413,9 +413,10 @@ class Timed:
     def beyond_ms(self, began: Moment, ended: Moment, round_trips: int) -> float:
         """Return how much longer a read on this thread took than its first round trips.
 
-        Requests at the same time are one round trip. Further round trips count as longer. If the
-        thread waited only for its requests, this is the CPU time of the thread, since the time
-        without a processor says nothing about tierlog. Otherwise it is elapsed time.
+        Concurrent requests count as one round trip. The time of further round trips is part of the
+        result. If the thread waited only for its requests, the result is the CPU time of the
+        thread, since the time that it waits for a processor says nothing about tierlog. Otherwise
+        the result is elapsed time.
         """
         took = ended.since(began)
         mine = [
@@ -521,8 +522,8 @@ def first_byte_limit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Partitions of one log. Partitions with an even number exist only in the tier, the others on
-    the local disk."""
+    """Partitions of one log. Partitions with an even number exist only in the tier. Partitions with
+    an odd number are on the local disk."""
 
     log: PartitionLog
     end: int

@@ -40,21 +40,22 @@ from .node import StillLog, TimedStore, look_again, on_disk, still_logs, tier_al
 PARTITIONS = 6_300
 SEGMENTS = 10
 QUICK_PARTITIONS = 12
-# Interval of full checks of an idle partition. A check in between only sees that nothing changed.
+# Interval of full checks of an idle partition. A check between two full checks only finds that
+# nothing changed.
 FULL_LOOK_S = 600
 INTERVAL_S = 30
-# The cost of a look is proportional to the number of partitions, so only this many are made on
-# disk.
+# The cost of a look is proportional to the number of partitions, so the bench makes only this many
+# on disk.
 LISTED_PARTITIONS = 630
 LOOKS = 9
-# Idle tasks run together, up to this much later than they would alone.
+# Idle tasks run together. So a task may run this many seconds later than it would alone.
 ROUNDED_UP_S = 2
 
 PACED_BYTES_PER_SECOND = 24 << 20
 PACED_S = 60
 UPLOADS = 3
 PACED_SHAPE = "none-100-16k-64m"
-# The bytes that a cloud store sends at once.
+# The bytes that a cloud store sends in one part.
 PART_BYTES = 8 << 20
 
 
@@ -112,8 +113,9 @@ def overhead(bench: Bench) -> Limit:
 
 
 def steady(bench: Bench) -> Limit:
-    """Return the CPU use of the whole process when all pools run and no segment is eligible. It
-    includes one check of every partition and its share of the full checks every ten minutes."""
+    """Return the CPU use of the whole process when all pools run and no segment is eligible. This
+    use includes one check of every partition, and the share of the full checks that run every ten
+    minutes."""
 
     def measure() -> float:
         window_s = 0.2 if bench.corpora.quick else INTERVAL_S + ROUNDED_UP_S

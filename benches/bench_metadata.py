@@ -2,7 +2,7 @@
 
 `remote_log_size` of a partition with a million segments is compared with that of a partition with a
 thousand segments, and with the sum over a list of the same segments, which KIP-852 replaced. The
-list is made only once, and its time counts for every call.
+list is made only once, but its time is counted for every call.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def limits(bench: Bench, store: Store) -> list[Limit]:
         )
 
     per_segment = 1 / store.total
-    # A tiny store consists mostly of empty pages, so it has other limits.
+    # A tiny store consists mostly of empty pages, so its limits are higher.
     file_bytes, memory_bytes = (400.0, 1_000.0) if not bench.corpora.quick else (1e6, 1e6)
     return [
         limit("open metadata", "s", 5.0, lambda: figures()["open"]),

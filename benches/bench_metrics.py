@@ -16,7 +16,7 @@ from tierlog.types import TopicIdPartition, random_kafka_uuid
 
 from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
 
-# The cluster of KIP-405's own test.
+# The number of partitions in KIP-405's test cluster.
 PARTITIONS = 6_300
 PARTITIONS_OF_A_TOPIC = 10
 EVENTS = 100_000
@@ -50,8 +50,9 @@ def led(metrics: RemoteLogMetrics, partitions: int) -> list[PartitionMetrics]:
 
 
 def counting(bench: Bench) -> Case:
-    """Count a copied segment for its topic and for all topics together. tierlog also updates the
-    rates of its meters and counts the segment, and its topic may disappear at any moment."""
+    """Count a copied segment for its topic and for all topics together. tierlog does more than the
+    peer: it updates the rates of its meters, counts the segment, and allows the topic to be deleted
+    at any moment."""
     events = EVENTS // 100 if bench.corpora.quick else EVENTS
 
     def prepare(_stack: ExitStack) -> Sides:
@@ -74,7 +75,7 @@ def counting(bench: Bench) -> Case:
 
         def answer(metrics: RemoteLogMetrics) -> Answer:
             found = metrics.meter(RemoteEvent.COPY_BYTES, "topic-0")
-            # `led` counted one more copy.
+            # `led` has also counted one copy.
             return {"bytes": None if found is None else float(found.count - AMOUNT)}
 
         return Sides(

@@ -31,7 +31,7 @@ PER_MS = 100
 FIRST_MS = 1_000_000
 AMPLE = 10**12
 TIGHT = 1000
-# One call from the interpreter, and one without it.
+# The number of records with calls from the interpreter, and with calls without it.
 RECORDS = 200_000
 NOGIL_RECORDS = 1_000_000
 QUICK_RECORDS = 2_000
@@ -156,7 +156,8 @@ def python_exceeded(bench: Bench) -> Case:
 
 
 def python_clocked(bench: Bench) -> Case:
-    """Measure calls that read the clock. tierlog reads a coarse clock, each peer its own."""
+    """Measure calls that read the clock. tierlog reads a coarse clock. Each peer reads its own
+    clock."""
     records = records_of(bench, RECORDS)
 
     def ours() -> Answer:

@@ -1,4 +1,4 @@
-"""remoteLogIndex entries: columns to bytes, bytes to verified columns, look-ups.
+"""Measures remoteLogIndex entries: columns to bytes, bytes to verified columns, and look-ups.
 
 An entry has 94 bytes, of which the rdi takes 48. A segment of 1 GiB has 4,096 entries. All sides
 use memory that the allocator has kept, as in a process that has run for some time. On some virtual
@@ -50,8 +50,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def keep_memory() -> None:
-    """Make glibc keep freed memory from now on. It adapts to the largest block that it has returned
-    to the system."""
+    """Make glibc keep freed memory from now on. glibc adapts its limit to the largest block that it
+    has returned to the system."""
     bytearray(31 << 20)
 
 

@@ -1,8 +1,8 @@
 """Measures a partition's remote index files: append, look up, open, rebuild.
 
 A segment of 1 GiB has 4,096 entries. Each entry has about 130 bytes and covers 256 KiB. The folder
-is on the same disk as the other inputs of the benches, which decides the cost of a sync. The peer
-of the append writes and syncs the same bytes.
+is on the same disk as the other inputs of the benches. The disk decides the cost of a sync. The
+peer of the append writes and syncs the same bytes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Tier:
 
 
 def append(bench: Bench) -> Case:
-    """Append one segment after another. Each is durable before the next append."""
+    """Append one segment after another. Each segment is durable before the next append."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = Tier(stack, bench, APPENDS)

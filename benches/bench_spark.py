@@ -48,7 +48,7 @@ TIMES = 3
 WARMUP_S = 15
 # The settings of `tierlog index rebuild`, for a JVM that only schedules.
 SCHEDULING = {**SMALL, **SCHEDULING_JVM}
-# The file system allows this many names of a file.
+# The file system allows at most this many links to a file.
 LINKS = 50_000
 
 
@@ -156,8 +156,9 @@ def seen(summary: RebuildSummary) -> Answer:
 def batches(bench: Bench, *, links: int) -> Case:
     """Return the case that scans segments of 16 MiB and lets Spark count their batches.
 
-    The 40 files have 670 MB in total. Each file has `links` names. Our workers scan all files once
-    in less than a tenth of a second. So with one name per file, most of the time is Spark's own.
+    The 40 files have 670 MB in total. Each file has `links` names. tierlog's workers scan all files
+    once in less than a tenth of a second. So with one name per file, Spark itself takes most of the
+    time.
     """
     files = 4 if bench.corpora.quick else 40
 
@@ -279,7 +280,7 @@ def driver_memory(bench: Bench, few: int, many: int) -> Limit:
         with TemporaryDirectory(dir=bench.corpora.directory) as folder:
             sources = []
             for segments in (few, many):
-                # To make a folder takes most of the time, so each partition has many segments.
+                # Most of the time is needed to make folders, so each partition has many segments.
                 place, each = Path(folder) / str(segments), min(segments, 100)
                 make_log_dir(place, path, size_bytes, each, segments * size_bytes)
                 sources.append(str(place))

@@ -73,8 +73,8 @@ def topic(records: int) -> Case:
             return counted(reader.schema(COLUMNS).load(path))
 
         def kept() -> Answer:
-            """Read rows that exist already. No Python source is faster. The rows repeat, so only
-            their number is compared."""
+            """Read rows that exist already. No Python source is faster. The rows repeat, so the
+            bench compares only their number."""
             found = counted(spark.read.format("kept").schema(COLUMNS).load(path))
             return {"records": found["records"]}
 

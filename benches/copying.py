@@ -30,9 +30,9 @@ PARTITION_METADATA = "version: 0\ntopic_id: qza3daxmQBmJiMVKA5kDaQ\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A partition with one or more rolled segments, and a ``file://`` store for their copies.
-    `opened` is opened only once. So its folders exist after the first copy, as in a long-running
-    manager."""
+    """A partition with one or more rolled segments, and a ``file://`` store for their copies. The
+    store `opened` is opened only once. So the folders of the store exist after the first copy, as
+    in a long-running manager."""
 
     log: PartitionLog
     store: Path

@@ -1,15 +1,15 @@
-"""Makes the segments for the benches. They are seeded, look like Kafka's, and are written again in
-every run.
+"""Makes the segments for the benches. The segments are seeded, look like Kafka's, and are written
+again in every run.
 
 A shape is ``<codec>-<record bytes>-<batch bytes>``. Each record has this many bytes of key and
 value together; the key has 10 of them. A batch has as many records as fit into the batch bytes
 before compression. The text looks like small JSON events, and compresses about 3:1 at 16 KiB.
 
 A few dozen different batches are built and then repeated, each time with new offsets, times,
-sequences and checksums. How a file was written affects the speed of reads and maps of its cached
-pages. For example, large writes get large folios, but pages that were evicted and read again do
-not. So the measuring process writes every file itself, in chunks of ``WRITE_BYTES``, and the report
-says so.
+sequences and checksums. The way in which a file was written affects the speed of reads and maps of
+its cached pages. For example, large writes get large folios, but pages that were evicted and read
+again do not. So the measuring process writes every file itself, in chunks of ``WRITE_BYTES``, and
+the report says so.
 """
 
 from __future__ import annotations
@@ -93,7 +93,8 @@ SHAPES = _shapes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpora:
-    """Segment files in ``directory``, each made at its first use. They are tiny if ``quick``."""
+    """Segment files in ``directory``, each made at its first use. The segments are tiny if
+    ``quick``."""
 
     directory: Path
     quick: bool = False

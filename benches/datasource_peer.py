@@ -1,4 +1,4 @@
-"""A data source whose rows exist already. It shows how long Spark takes to fetch rows."""
+"""A data source whose rows exist already. This source shows how long Spark takes to fetch rows."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def nothing() -> None:
 
 
 def unchanged(found: Answer) -> Answer:
-    """Return the answer of a run that returns one."""
+    """Return the result of a run, which is already an `Answer`."""
     return found
 
 
@@ -151,8 +151,8 @@ class Row:
 
 
 def measure(item: Case | Limit, pace: Pace) -> list[Row]:
-    """Return the rows of a case or limit. Raise DisagreementError before it measures if the answers
-    differ."""
+    """Return the rows of a case or limit. Raise DisagreementError before the measurement if the
+    answers differ."""
     if isinstance(item, Limit):
         return [_keep(item)]
     with ExitStack() as stack:

@@ -98,7 +98,8 @@ class Store:
 
 
 def look(path: str) -> dict[str, float]:
-    """Return the measured seconds and bytes. There is a lookup in every partition."""
+    """Return the measured seconds and bytes. The memory is measured after a lookup in every
+    partition."""
     clock, figures = time.perf_counter, {}
     start = clock()
     manager = SqliteRemoteLogMetadataManager(path)

@@ -72,8 +72,7 @@ class Requests:
 
 # The requests for segments above a few MiB. tests/tools/test_requests.py counts them.
 REQUESTS = {
-    # A multipart upload has a request at its begin and its end. Afterwards both objects are
-    # checked.
+    # A multipart upload begins and ends with a request. Afterwards both objects are checked.
     "copy": Requests(get=1, head=2, put=3, put_piece_bytes=8 * MIB),
     # An `.indexes` object above 256 KiB takes a second request.
     "audit": Requests(get=2),
@@ -128,7 +127,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One kind of work, for all segments."""
+    """The estimate of one kind of work for all segments."""
 
     work: str
     requests: float
@@ -212,8 +211,8 @@ def measured(part: str, corpora: Corpora, segments: int = SEGMENTS) -> dict[str,
 
 
 def _planned(urls: Sequence[str], segments: int, more: int) -> dict[str, float]:
-    """Measure plans in new processes. The second store has `segments` segments, which are `more`
-    than the first store has."""
+    """Measure plans in new processes. The second store has `segments` segments. The first store has
+    `more` segments fewer."""
     list_s = _listing_s(open_store(urls[-1])) / segments
     figures = {"list_file_s": list_s}
     for operation in ("audit", "rebuild"):

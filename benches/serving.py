@@ -1,4 +1,4 @@
-"""Servers with the same records, and clients that read and write them."""
+"""Starts servers with the same records, and reads and writes the records."""
 
 from __future__ import annotations
 

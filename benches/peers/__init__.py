@@ -1,3 +1,3 @@
-"""The peers of tierlog in the benches. Each does the same work in the way that suits it best."""
+"""The peers of tierlog in the benches. Each peer does the same work in its fastest way."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Other caches. The entries of the Python caches expire some time after a write. Those of the
-native caches expire after the last access, except in quick_cache, which has no expiry."""
+"""Other caches. The entries of the Python caches expire some time after a write. The entries of the
+native caches expire some time after the last access. Entries of quick_cache never expire."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def native(
 
 @cache
 def rounds_program(quick: bool) -> str:
-    """Build the bench, and return its path. It is optimised like the library, unless `quick`."""
+    """Build the bench, and return its path. The build is optimised like the library, unless
+    `quick`."""
     build = ["test" if quick else "bench", "--no-run", "--locked", "--quiet"]
     command = ["cargo", *build, "-p", "tierlog-core", "--bench", "rounds"]
     command.append("--message-format=json")

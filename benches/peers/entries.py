@@ -65,7 +65,8 @@ def struct_decode(data: bytes) -> Rows:
 
 
 def layout(rdi_bytes: int) -> np.dtype[np.void]:
-    """Return the record type of the entries. It exists only if all rdis have the same length."""
+    """Return the record type of the entries. This type exists only if all rdis have the same
+    length."""
     return np.dtype(
         [
             ("magic", ">i2"),

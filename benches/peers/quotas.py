@@ -32,7 +32,7 @@ class _Sample:
 
 
 class SampledRate:
-    """A class in Python for several threads. It has the ring of samples of Kafka's SampledStat and
+    """A thread-safe quota in plain Python. It has the ring of samples of Kafka's SampledStat and
     the window of its SimpleRate, behind a lock."""
 
     __slots__ = ("_current", "_limit", "_lock", "_num_samples", "_samples", "_window_ms")
@@ -128,7 +128,7 @@ def kafka_python_records(sensor: Sensor, amount: int, span: range, per_ms: int) 
 
 
 def token_bucket_records(amount: int, limit: int, records: int) -> int:
-    """Take bytes from a token bucket that holds the bytes of one second. It reads the clock
+    """Take bytes from a token bucket that holds the bytes of one second. The bucket reads the clock
     itself."""
     consume = token_bucket.Limiter(limit, limit, token_bucket.MemoryStorage()).consume
     exceeded = 0

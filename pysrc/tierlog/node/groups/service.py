@@ -315,8 +315,8 @@ class GroupService:
         self._queue_changes(save_group(group))
 
     def _queue_changes(self, *changes: Change) -> asyncio.Future[bool]:
-        """Make these changes after all earlier ones. The result is False when the file could not be
-        written."""
+        """Make these changes after all earlier ones. The result is a future, which is False when
+        the file could not be written."""
         is_stored: asyncio.Future[bool] = self._loop.create_future()
         self._queue.append((changes, is_stored))
         if self._writer is None:
