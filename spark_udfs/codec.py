@@ -9,7 +9,7 @@ rows before the damage are returned. ``quarantine`` has the reason and the posit
 null if there is no damage. A null value gives a null result.
 
 A segment is a binary value or the path of a file that the worker can open. A worker reads a file a
-few MiB at a time, while Spark would load the whole content of a binary value.
+few MiB at a time, but Spark loads the whole content of a binary value.
 """
 
 from __future__ import annotations
@@ -130,14 +130,14 @@ def _sql_columns(fields: Iterable[pa.Field]) -> str:
     return ", ".join(f"{one.name} {_sql_type(one.type)}" for one in fields)
 
 
-# The same types in SQL.
+# The types above, as text of SQL.
 SCAN_TYPE, RECORDS_TYPE, VERIFY_TYPE, DECODE_TYPE, ENCODE_TYPE = map(
     _sql_type, (SCANNED, RECORDS, VERIFIED, DECODED, ENCODED)
 )
 # One row per batch, and a last row with a null position for a segment that does not end cleanly.
 SCAN_SCHEMA = f"path string, {_sql_columns(_BATCH)}, stop_reason string, stop_position long"
 ENTRY_SCHEMA = f"path string, {_sql_columns(_ENTRY)}, error string"
-# A row of Spark has at most 2 GiB. The memory of a worker should be far smaller.
+# A row of Spark has at most 2 GiB. This limit keeps the memory of a worker far below.
 _MAX_RECORDS_BYTES = 512 << 20
 _Lists = tuple[list[Any], "_Quarantine | None"]
 

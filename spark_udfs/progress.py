@@ -31,8 +31,8 @@ class _Watch:
         self._done = 0
 
     def seen(self, stages: Iterable[tuple[int, int]]) -> None:
-        """Add the numbers of tasks and of completed tasks of every stage. The watched stage is the
-        one with a task for each size."""
+        """Add the numbers of tasks and of completed tasks of every stage. The stage with one task
+        for each size is the watched stage."""
         wanted = len(self._sizes_bytes)
         done = max((done for tasks, done in stages if tasks == wanted), default=0)
         if done > self._done:

@@ -39,7 +39,7 @@ _SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     # A worker that crashes in native code prints its stack.
     "spark.python.worker.faulthandler.enabled": "true",
-    # Conditions on partition, offset and timestamp reach the data source.
+    # Spark passes conditions on partition, offset and timestamp to the data source.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 # The driver's message when a worker has failed.
@@ -63,9 +63,9 @@ def session_config(master: str = "") -> dict[str, str]:
 
     For a local master, this function sets the interpreter of this process in the environment,
     unless the environment names one. Otherwise Spark would use the `python3` of the path. If that
-    has no tierlog, Spark reports DATA_SOURCE_NOT_FOUND. For a cluster, this function cannot know
-    the interpreters of the nodes. It warns if the interpreter that Spark would use on this machine
-    has no tierlog.
+    interpreter has no tierlog, Spark reports DATA_SOURCE_NOT_FOUND. For a cluster, this function
+    cannot know the interpreters of the nodes. This function warns if the interpreter that Spark
+    would use on this machine has no tierlog.
     """
     if master and not master.startswith((_LOCAL, _CONNECT)):
         _warn_of_other_python(master)

@@ -2,8 +2,8 @@
 directory.
 
 The path is listed once per trigger. A stream reads the finished segments of a store, or a log
-directory up to the high watermark. It stops before records of open transactions. It reads new
-partitions and, with ``subscribePattern``, new topics from their first offset.
+directory up to the high watermark. The stream stops before records of open transactions. New
+partitions and, with ``subscribePattern``, new topics are read from their first offset.
 
 The plan of a trigger depends only on its start and end offsets, so a trigger that is repeated after
 a crash reads the same records. If retention removed records before they were read, the trigger

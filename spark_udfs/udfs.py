@@ -12,8 +12,8 @@
 | ``tierlog_index_decode`` | `decode_udf` | remoteLogIndex: binary | ``DECODE_TYPE`` |
 | ``tierlog_index_encode`` | `encode_udf` | array of entries | ``ENCODE_TYPE`` |
 
-Each function works on Arrow data: Python calls it once for a batch of rows, not for each record.
-Damaged bytes never make a job fail; see ``quarantine``.
+Each function works on Arrow data: Python calls the function once for a batch of rows, not for each
+record. Damaged bytes never make a job fail; see ``quarantine``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Findings of checks, the actions for them, and the amount of data checked."""
+"""The findings of checks, the action for each finding, and the amount of checked data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plans which segments of a store an audit checks, from its listing and the metadata.
+"""Plans which segments of a store an audit checks, from the listing of the store and the metadata.
 
-The listing stays packed until a worker needs it. The plan itself finds what it can see without
-reading the objects of segments: a segment that lacks one object, foreign objects, a missing or
+The listing stays packed until a worker needs it. The plan itself reports every finding that needs
+no read of a segment's objects: a segment that lacks one object, foreign objects, a missing or
 damaged cluster marker, a topic id with two names, and segments that only the metadata has.
 """
 
@@ -54,9 +54,9 @@ _RESTORE = (
 class AuditPart:
     """Adjacent segments of one folder, for one worker.
 
-    ``listed`` has the segments in the store; None if the store has none. ``known`` has the
-    metadata, by key, of these segments and of segments between them that the store lacks.
-    ``otherwise`` is the state of a segment that has no metadata.
+    ``listed`` has the segments in the store; None if the store has no segment of the folder.
+    ``known`` has the metadata, by key, of these segments and of segments between them that the
+    store lacks. ``otherwise`` is the state of a segment that has no metadata.
     """
 
     listed: ListedSegments | None
@@ -264,8 +264,8 @@ def _dangling(segment: AuditedSegment, now_ms: int, tally: Tally) -> None:
 
 
 def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally) -> None:
-    """Report the missing objects of a finished segment. They are a note if the metadata changed a
-    short time ago."""
+    """Report the missing objects of a finished segment. The finding is a note if the metadata
+    changed a short time ago."""
     is_new = now_ms - segment.event_timestamp_ms < UNDER_WAY_MS
     say = tally.note if is_new else tally.problem
     stem = segment.path.removesuffix(LOG_SUFFIX)

@@ -1,4 +1,4 @@
-"""Audits a store on one machine: list it, check each segment, check each partition.
+"""Audits a store on one machine: lists the store, checks each segment, and checks each partition.
 
     audit = audit_store("s3://bucket/kafka", AuditRules(now_ms=..., retention_ms=...))
 

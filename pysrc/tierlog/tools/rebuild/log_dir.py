@@ -10,7 +10,7 @@ The transaction index and the snapshot depend on the producer state before the s
 comes from the broker's own ``.snapshot`` at the segment's base offset if it is sound, otherwise
 from the previous segment. So segments form chains: consecutive segments that one worker takes in
 order. A chain begins at a sound snapshot or at the start of the log. A partition without a leader
-epoch checkpoint is one chain. The written bytes do not depend on the division into chains.
+epoch checkpoint is one chain. The division into chains does not change the written bytes.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
 
 @dataclass(slots=True, kw_only=True)
 class _Rebuilt:
-    """A segment whose files were not written yet.
+    """A segment whose files are not written yet.
 
     ``files`` has the contents by name; None for a file that must not exist. ``examined`` is the
     scan from which they were made.

@@ -1,11 +1,11 @@
 """Rebuilds the remote index files of a store's partitions in a folder.
 
-The code that appends to these files on a node makes them here from the partition's sound `.indexes`
-objects alone. They equal the files of a node that indexed these segments with the same settings.
-Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
+The files are made from the partition's sound `.indexes` objects alone, with the code that a node
+uses to append to them. So the files equal those of a node that indexed these segments with the same
+settings. Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
 
-The lineage of the newest segment shows which offsets a later leader truncated; they are cut off.
-The store does not record where a node made such a cut.
+The lineage of the newest segment shows which offsets a later leader truncated. Entries of these
+offsets are left out. The store does not record where a node made such a cut.
 
 Each worker makes the files in a folder of its own and then renames each whole file, unless the name
 exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ,

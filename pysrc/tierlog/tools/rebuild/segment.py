@@ -243,8 +243,8 @@ def examine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the name, the neighbour and the partition of a segment require of its batches; see
-    `check_batches`."""
+    """The properties that the batches of a segment must have, given its name, its neighbour and its
+    partition; see `check_batches`."""
 
     base_offset: int
     next_base_offset: int | None

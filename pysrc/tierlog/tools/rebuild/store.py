@@ -142,7 +142,7 @@ class _State:
 
 
 class _RefusedError(Exception):
-    """A segment is not rebuilt."""
+    """The reason why a segment is not rebuilt, as a finding."""
 
     def __init__(self, found: Finding) -> None:
         self.finding = found
@@ -243,7 +243,7 @@ def _unknown_state(path: str, matters: bool) -> Finding:
         severity=Severity.PROBLEM if matters else Severity.NOTE,
     )
     if matters:
-        # Aborted records would be served as committed ones.
+        # Without the state of producers, aborted records would be served as committed records.
         raise _RefusedError(found)
     return found
 

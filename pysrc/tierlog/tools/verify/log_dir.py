@@ -236,8 +236,8 @@ def _verify_aborts(
 
 
 def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
-    """Report a file that cannot be read. A missing file is a note, since a running broker may
-    delete files."""
+    """Report a file that cannot be read. If the file is missing, the finding is a note, since a
+    running broker may delete files."""
     if isinstance(error, FileNotFoundError):
         tally.note(path, "vanished", "the file of the listing", "none any more", _LOOK_AGAIN)
         return
@@ -331,7 +331,7 @@ def _report_faults(
     for fault in faults:
         if segment.is_active and fault.reason == "zero_tail":
             continue
-        # The index may be right about batches after a damaged one.
+        # The index may be right about batches that follow a damaged batch.
         if fault.reason == "past_the_log" and table.stop_reason is not StopReason.END:
             continue
         # A crash leaves the tail of an active index in any state.
