@@ -67,7 +67,7 @@ _TABLES = {
     "retention": RETENTION,
     "deletions": DELETIONS,
 }
-# One row for each partition, with all of its tables. Each table is selected from it later.
+# One row for each partition, with all of its tables. Each table is selected from this row later.
 _AUDITED = pa.schema({name: pa.list_(pa.struct(list(kind))) for name, kind in _TABLES.items()})
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _LOOKS = pa.schema({"folder": pa.string(), "looks": pa.binary()})

@@ -34,8 +34,8 @@ class Severity(StrEnum):
 
 
 class Place(NamedTuple):
-    """The partition and the offsets of a finding. Both offsets are inclusive. None means none or
-    unknown."""
+    """The partition and the offsets of a finding. Both offsets are inclusive. A field is None if it
+    does not apply or is unknown."""
 
     topic: str | None = None
     partition: int | None = None

@@ -189,8 +189,8 @@ def examine(
     producer_snapshot: bytes | None,
     index_interval_bytes: int,
 ) -> Examined:
-    """Scan a segment once, rebuild its indexes, and compare it with its name, neighbours and
-    lineage.
+    """Scan a segment once, rebuild its indexes, and compare its batches with its name, neighbours
+    and lineage.
 
     ``producer_snapshot`` is the producer state at the base offset. The other arguments are those of
     `check_batches`. Only an active segment may end in a torn or zero tail. Raises OSError when the
