@@ -63,7 +63,7 @@ class Plan:
     def peer(
         self, stack: ExitStack, bench: Bench, name: str, operation: str, threads: int = 1
     ) -> Callable[[], Timed]:
-        """Run the same peer in another process."""
+        """Return a run of a peer in another process, with the numbers of this plan."""
         numbers = {"entries": self.entries, "probes": self.probes, "repeats": self.repeats}
         if name == "Caffeine":
             return peers.caffeine(stack, bench, operation, **numbers, threads=threads)
@@ -91,8 +91,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def gets_of(bench: Bench, entries: int) -> Plan:
-    """Return a plan. It has so many probes that the processor cannot predict their order, but so
-    few that they take little of its cache."""
+    """Return a plan. The plan has so many probes that the processor cannot predict their order, but
+    so few that they take little of its cache."""
     if bench.corpora.quick:
         return Plan(entries=entries // 10, probes=1_000, repeats=1)
     probes = max(4_000, 2 * entries)
@@ -169,8 +169,8 @@ def index_of(seed: int, rows: int) -> CachedIndex:
 
 
 def lookup_position(bench: Bench, count: int) -> Case:
-    """Compare a call that does a hit and a binary search with a hit alone. One index fits the first
-    level of the processor's cache; the columns of many indexes take 4 MiB."""
+    """Compare a call that does a hit and a binary search with a hit alone. A single index fits into
+    the first level of the processor's cache; the columns of many indexes take 4 MiB."""
     plan = gets_of(bench, SMALL)
     rows = INDEX_ROWS // 100 if bench.corpora.quick else INDEX_ROWS
 

@@ -106,7 +106,7 @@ def cat(records: int, what: str, options: tuple[str, ...], *, goal: float) -> Ca
 
 
 def unless_missing(command: list[str]) -> Callable[[], Timed]:
-    """Return a run of kcat. It raises PeerMissingError if this machine has no kcat."""
+    """Return a run of kcat. The run raises PeerMissingError if this machine has no kcat."""
 
     def run_peer() -> Timed:
         if shutil.which(KCAT) is None:
@@ -322,8 +322,8 @@ def require(is_right: bool, what: str) -> None:
 
 
 def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Return a run that rebuilds the indexes. It fails unless the offset index of the last segment
-    has the expected bytes."""
+    """Return a run that rebuilds the indexes. The run fails unless the offset index of the last
+    segment has the expected bytes."""
     expected = rebuild_indexes(logs[-1]).offset_index
 
     def run_once(number: int) -> float:
@@ -338,7 +338,7 @@ def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def verify(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Return a run that verifies the directory. It fails unless all bytes of the segments were
+    """Return a run that verifies the directory. The run fails unless all bytes of the segments were
     verified and nothing was found."""
 
     def run_once(_number: int) -> float:
@@ -363,7 +363,7 @@ def tiered(folder: Path) -> str:
 
 
 def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Return a run that lists the store. It fails unless the output counts every segment."""
+    """Return a run that lists the store. The run fails unless the output counts every segment."""
     command = [*TIERLOG, "ls", tiered(folder), "--format", "json"]
 
     def run_once(_number: int) -> float:
@@ -378,8 +378,8 @@ def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def first_record(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Return a run that prints the first record of a partition. It fails unless the output is that
-    record."""
+    """Return a run that prints the first record of a partition. The run fails unless the output is
+    that record."""
     command = [*TIERLOG, "cat", tiered(folder), f"{TOPIC}:0", "-c", "1"]
     expected = decode_records(logs[0], 0, MIB).values[0]
 

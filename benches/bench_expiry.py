@@ -114,8 +114,8 @@ class Archive:
             yield archive
 
     def pass_ms(self, *, goes: bool) -> float:
-        """Return the milliseconds of one pass. It deletes the oldest segment if ``goes``, otherwise
-        none."""
+        """Return the milliseconds of one pass. The pass deletes the oldest segment if ``goes``,
+        otherwise no segment."""
         count = self.metadata.outline(self.log.partition).segment_count
         size_of = self.metadata.remote_log_size
         total = sum(

@@ -394,8 +394,8 @@ class Moment:
 
 
 class Timed:
-    """A store whose reads take `LATENCY_MS` longer. It records the begin, the end and the thread of
-    each request."""
+    """A store whose reads take `LATENCY_MS` longer. The store records the begin, the end and the
+    thread of each request."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = far(store)

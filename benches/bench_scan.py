@@ -14,7 +14,7 @@ from .peers.kafka import kafka_peer
 from .peers.python import aiokafka_batches, bare_crc_pass, struct_loop
 
 GB = 1e9
-# A compressed batch is smaller, so the same bytes have more headers.
+# A compressed batch is smaller, so a GB has more headers.
 COMPRESSED = 0.7
 
 

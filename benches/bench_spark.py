@@ -207,8 +207,8 @@ def first_batches(data: bytes, size_bytes: int) -> int:
 
 
 def per_task(tasks: int) -> Limit:
-    """Return the time of an empty task, after a warm-up. Its rows go to the driver, like those of a
-    rebuild. If Spark counted the rows, each task would write files of a shuffle."""
+    """Return the time of an empty task, after a warm-up. The rows of a task go to the driver, like
+    those of a rebuild. If Spark counted the rows, each task would write files of a shuffle."""
 
     def measure() -> float:
         with session(MASTER, SCHEDULING) as spark:

@@ -19,8 +19,8 @@ SOURCE = Path(__file__).with_name("hot_loops.pyx")
 
 @cache
 def hot_loops(directory: Path) -> Any:
-    """Return the compiled module, which is kept in `directory`. It is built like a module of
-    another package."""
+    """Return the compiled module, which is kept in `directory`. The module is built like a module
+    of another package."""
     interface = Path(str(_hot.__file__)).with_name("_hot.pxd")
     digest = hashlib.sha256(SOURCE.read_bytes() + interface.read_bytes()).hexdigest()[:16]
     suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))

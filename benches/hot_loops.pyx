@@ -37,7 +37,8 @@ def record_given(
 
 
 def record_clocked(QuotaSensor sensor, int64_t amount, int64_t records, bint coarse):
-    """Do the same `records` times, each at the time of the clock."""
+    """Record and check `records` times, each at the time of the clock. Return how many checks found
+    the quota exceeded."""
     cdef int64_t exceeded = 0, number
     with nogil:
         for number in range(records):

@@ -75,7 +75,7 @@ class Store:
         )
 
     def path(self, corpora: Corpora) -> Path:
-        """Return the path of the store. It is written if no earlier run has written it."""
+        """Return the path of the store. The store is written if no earlier run has written it."""
         shape = f"{self.partitions}x{self.segments}"
         if self.epoch_segments != EPOCH_SEGMENTS:
             shape += f"by{self.epoch_segments}"

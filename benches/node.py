@@ -48,13 +48,18 @@ class StillLog:
         return self.shown
 
     def advance_log_start_offset(self, offset: int) -> None:
-        raise AssertionError(f"{self.partition}: nothing is to expire, {offset}")
+        raise AssertionError(
+            f"{self.partition}: expected no expired records, found log start offset {offset}"
+        )
 
     def raise_highest_remote_offset(self, offset: int) -> None:
         self.highest_remote_offset = offset
 
     def delete_local_segments(self, local_log_start_offset: int) -> None:
-        raise AssertionError(f"{self.partition}: nothing is to go, {local_log_start_offset}")
+        raise AssertionError(
+            f"{self.partition}: expected no local deletion, found one below "
+            f"{local_log_start_offset}"
+        )
 
 
 @dataclass
@@ -134,8 +139,8 @@ def still_logs(folder: Path, partitions: int, segments: int) -> list[StillLog]:
 
 
 def on_disk(folder: Path, partitions: int, segments: int) -> Path:
-    """Make the log directory of a broker with this many partitions. Their files are links to those
-    of the first partition."""
+    """Make the log directory of a broker with this many partitions. The files of later partitions
+    are links to those of the first partition."""
     _written(folder, segments)
     first = folder / "disk" / "bench-0"
     for path in list(first.glob("*.log")):

@@ -2,7 +2,8 @@
 process.
 
 ``python -m benches.spark_memory FOLDER LOGDIR LOGDIR`` writes its reports below the folder. This
-process is the Python of the driver. Its peak is measured as in `benches.memory_child`.
+process is the Python of the driver. The peak of the process is measured as in
+`benches.memory_child`.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
     @briefly
     def schema(self) -> types.StructType:
-        """Return the columns. It does not read the path."""
+        """Return the columns. The path is not read."""
         return schema_of(_parse(self.options, streaming=None))
 
     @briefly

@@ -211,8 +211,8 @@ def rebuild_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def outcome_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run tasks of a plan in a worker, and return the pickled outcomes as ``made``. They are
-    pickled, since the JVM would convert nested columns one value at a time."""
+    """Run tasks of a plan in a worker, and return the pickled outcomes as ``made``. The outcomes
+    are pickled, since the JVM would convert nested columns one value at a time."""
     return _made(rebuild_task, batches)
 
 

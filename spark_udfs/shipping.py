@@ -33,9 +33,9 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 def ship(spark: SparkSession) -> None:
     """Make tierlog importable in the workers of a session, also with Spark Connect.
 
-    The workers need the same operating system, architecture and version of Python. They also need
-    their own numpy, pandas and pyarrow, which Spark requires. If a worker has tierlog installed, it
-    uses the shipped one. Raises ConfigError when a package is not found.
+    The workers need the same operating system, architecture and version of Python. The workers also
+    need their own numpy, pandas and pyarrow, which Spark requires. If a worker has tierlog
+    installed, it uses the shipped one. Raises ConfigError when a package is not found.
     """
     # Spark reads a file when a worker asks for it, so the folder is kept until the process ends.
     folder = tempfile.mkdtemp(prefix="tierlog-ship-")

@@ -1,7 +1,7 @@
 """Encodes and decodes remoteLogIndex entries without tierlog: with a struct loop, and with NumPy
 records and zlib.
 
-Both check what tierlog checks, so the work is the same.
+Both ways check everything that tierlog checks, so the work is the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs Java classes as peers.
 
-Each runs in a separate JVM, since a JVM compiles best if it has only seen one kind of work.
+Each class runs in a separate JVM, since a JVM compiles best if it has only seen one kind of work.
 """
 
 from __future__ import annotations

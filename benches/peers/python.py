@@ -32,7 +32,7 @@ def aiokafka_batches(data: bytes, *, verify_crc: bool) -> dict[str, int]:
 def aiokafka_records(data: bytes) -> dict[str, int]:
     """Iterate over every record with aiokafka, and read its offset and the sizes of key and value.
 
-    It checks no checksums, and reads only the values that it counts.
+    aiokafka checks no checksums here, and only the counted values are read.
     """
     count, payload_bytes, offset_sum, timestamp_ms = 0, 0, 0, -1
     records = MemoryRecords(data)

@@ -32,8 +32,8 @@ class _Sample:
 
 
 class SampledRate:
-    """A thread-safe quota in plain Python. It has the ring of samples of Kafka's SampledStat and
-    the window of its SimpleRate, behind a lock."""
+    """A thread-safe quota in plain Python. The class has the ring of samples of Kafka's SampledStat
+    and the window of its SimpleRate, behind a lock."""
 
     __slots__ = ("_current", "_limit", "_lock", "_num_samples", "_samples", "_window_ms")
 

@@ -1,8 +1,8 @@
 """Answers every Fetch with a frame that it made at its start, to measure the socket and the client
 alone.
 
-``python -m benches.peers.ready_frames SEGMENT TOPIC BYTES`` prints its port. It serves the batches
-of a segment to each client, which must begin at offset 0, at most BYTES at a time.
+``python -m benches.peers.ready_frames SEGMENT TOPIC BYTES`` prints its port. Each client gets the
+batches of a segment, at most BYTES in an answer. A client must begin at offset 0.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-"""This file exists only after a clean stop. Its content depends on the version and is not read."""
+"""This file exists only after a clean stop. The content depends on the version and is not read."""
 
 # These limits are far above the sizes of the files of a broker with hundreds of thousands of
 # partitions.
@@ -155,8 +155,8 @@ class LeaderEpochs:
     def with_front(self, base_offset: int) -> LeaderEpochs:
         """Return this lineage with epoch 0 from `base_offset` up to its first entry.
 
-        Messages of formats 0 and 1 have no leader epoch. This method gives them one. The epoch is
-        always 0, so that all replicas agree, even if a broker starts to count epochs later.
+        Messages of formats 0 and 1 have no leader epoch. This method assigns them to epoch 0. All
+        replicas use epoch 0, so they agree even if a broker starts to count epochs later.
         """
         if self.entries and self.entries[0].start_offset <= base_offset:
             return self

@@ -2,8 +2,8 @@
 
 A broker renames, truncates and removes its files while tierlog reads them, and an attacker could
 put a FIFO, a device or a symlink in their place. So tierlog opens files for reading only and
-without blocking. tierlog does not follow a symlink in the last two parts of the path. It refuses
-everything except regular files. Later, a handle can tell whether its file still has the same name.
+without blocking. tierlog does not follow a symlink in the last two parts of the path. Files that
+are not regular are refused. Later, a handle can tell whether its file still has the same name.
 Files are not mapped, since access to a mapped file that another process truncated ends in SIGBUS.
 """
 

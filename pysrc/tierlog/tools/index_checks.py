@@ -1,8 +1,8 @@
 """Checks the index files of a segment against its batches. (formats sections 7.1 to 7.4)
 
 Versions of the broker differ in how many index entries they write. So the checks do not compare an
-index with a rebuilt index. They require that the entries ascend and are right about the log. All
-functions are pure."""
+index with a rebuilt index. The checks require that the entries ascend and are right about the log.
+All functions are pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The group coordinator: Kafka's classic group protocol without connections, threads or disks.
 
 The caller passes requests as calls. The coordinator answers through functions, at once or later.
-The coordinator reads the time from a clock. The caller runs `run_due` at `next_due_ms`. Its model
-is Kafka's GroupMetadataManager: equal requests in equal order get equal answers.
+The coordinator reads the time from a clock. The caller runs `run_due` at `next_due_ms`. The model
+of the coordinator is Kafka's GroupMetadataManager: equal requests in equal order get equal answers.
 """
 
 from __future__ import annotations

@@ -173,8 +173,8 @@ class GroupService:
         generation: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
     ) -> ErrorCode:
-        """Store offsets that become committed when the producer's transaction is committed. They
-        are durable on return. If the answer is an error, no offset is stored."""
+        """Store offsets that become committed when the producer's transaction is committed. The
+        offsets are durable on return. If the answer is an error, no offset is stored."""
         error = self._coordinator.check_commit(
             group_id, member_id, instance_id, generation, is_transactional=True
         )

@@ -1,7 +1,7 @@
 """Checks whether the segments of one partition make up a log. Pure functions over rows.
 
-The leader epochs of the newest segment decide which segments belong to the log. Readers decide in
-the same way. Segments of a deposed leader do not belong to the log, so they neither fill gaps nor
+The leader epochs of the newest segment decide which segments belong to the log. Readers use the
+same rule. Segments of a deposed leader do not belong to the log, so they neither fill gaps nor
 count as overlaps.
 """
 

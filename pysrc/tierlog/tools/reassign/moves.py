@@ -432,7 +432,7 @@ def _reassign(admin: ClusterAdmin, target: Assignment, settings: _ChangedSetting
         settings.undo()
         raise AdminError(f"{text}; nothing was changed")
     raise AdminError(
-        f"{text}; the others move, and the throttles stay set: run --verify or --cancel"
+        f"{text}; the other partitions move, and the throttles stay set: run --verify or --cancel"
     )
 
 
@@ -573,8 +573,8 @@ def verify_moves(
 
 
 def _may_be_behind(one: PartitionStatus) -> bool:
-    """Return whether the broker may still list old replicas that are gone. Its metadata cache is
-    behind the controller for a moment after a move."""
+    """Return whether the broker may still list old replicas that are gone. For a moment after a
+    move, the metadata cache of the broker is behind the controller."""
     return one.status is MoveStatus.FAILED and set(one.target) < set(one.replicas)
 
 

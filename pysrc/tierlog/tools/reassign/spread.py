@@ -1,7 +1,7 @@
 """Proposes assignments: one that moves as few replicas as possible, and Kafka's own spread.
 
-Both keep the number of replicas of each partition. Neither puts two replicas of a partition into
-one rack while another rack has none.
+Both assignments keep the number of replicas of each partition. Neither assignment puts two replicas
+of a partition into one rack while another rack has none.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ rows. The written bytes depend only on the source, and a task replaces no object
 `.indexes` objects. So a task may run twice, and two runs may overlap.
 
 The remote index files of a store's partitions are made from the `.indexes` objects. So the tasks
-for them, which `remote_index_task` runs, come after all others.
+for them, which `remote_index_task` runs, run after all other tasks.
 """
 
 from __future__ import annotations

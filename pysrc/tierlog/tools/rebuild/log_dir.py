@@ -3,8 +3,8 @@
 For each segment it writes the files that Kafka's own recovery would write: ``.index``,
 ``.timeindex``, ``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the
 segment's end. For each partition it writes ``leader-epoch-checkpoint``: the broker's own checkpoint
-if it is sound, otherwise the epochs of the batches. It writes all files below
-``<target>/<topic>-<partition>/``, and only reads the log directory.
+if it is sound, otherwise the epochs of the batches. All files are written below
+``<target>/<topic>-<partition>/``. The log directory is only read.
 
 The transaction index and the snapshot depend on the producer state before the segment. This state
 comes from the broker's own ``.snapshot`` at the segment's base offset if it is sound, otherwise

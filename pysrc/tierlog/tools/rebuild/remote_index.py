@@ -192,7 +192,8 @@ def _rebuild(
             segments = _segments(source, one)
             row = _write_entries(source, writer, segments, findings)
             if dry_run and one.suspects():
-                # This run may have repaired them, so they are checked again.
+                # A dry run repairs no suspects, so it cannot tell which files a real run would
+                # write.
                 outcome = Outcome.WOULD_WRITE
             elif segments:
                 findings += _gaps(path, segments)
@@ -337,8 +338,8 @@ def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[F
 def _rename_files(
     target: LocalStore, path: str, made: RemoteIndexDir, row: FileSequence, *, dry_run: bool
 ) -> Outcome:
-    """Rename the files to their final names unless other files exist there. It never replaces a
-    file."""
+    """Rename the files to their final names unless other files exist there. An existing file is
+    never replaced."""
     names = [f"{file.base_offset:020d}.{kind}" for file in row.files for kind in RemoteIndexKind]
     there = _names_in(target, path)
     if not there <= set(names):

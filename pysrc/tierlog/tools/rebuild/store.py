@@ -11,9 +11,9 @@ the damaged object, otherwise from the segments around it:
 | topic, broker and cluster id | a sound segment of the partition; or the key, -1, the marker |
 | created_ms | the time at which the `.log` object was stored |
 
-So the same store makes the same bytes, even when two runs overlap. A missing object is created
-unless another run has created it. A damaged object is read again and then replaced by the bytes
-that any run would write.
+So every run over the same store makes the same bytes, even when two runs overlap. A missing object
+is created unless another run has created it. A damaged object is read again and then replaced by
+the bytes that any run would write.
 """
 
 from __future__ import annotations

@@ -184,8 +184,8 @@ def plan_store(
 def _to_rebuild(
     partition: TopicIdPartition, here: Sequence[LookedSegments], now_ms: int, plan: StorePlan
 ) -> Iterator[tuple[tuple[StoredSegment, ...], _Seen]]:
-    """Yield the chains of broken segments of a partition, and add the outcomes of the others to the
-    plan."""
+    """Yield the chains of broken segments of a partition, and add the outcomes of other segments to
+    the plan."""
     seen = _Seen.of(here)
     plan.partitions.append(
         StoredPartition.of(

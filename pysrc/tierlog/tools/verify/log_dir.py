@@ -1,10 +1,10 @@
-"""Checks a broker's log directory. It reads everything and changes nothing.
+"""Checks a broker's log directory. The check reads all files and changes nothing.
 
-It checks every batch's checksum, offsets against file names and adjacent segments, leader epochs
-against their checkpoint, the index files against the batches, the checkpoints themselves, and the
-log's end against the high watermark. After a damaged batch, the check continues at the next
-position in the offset index, so that one damaged batch does not hide another. ``deep`` also decodes
-every record, and looks for aborted transactions that the transaction index lacks.
+It checks the checksum of every batch and the checkpoints. It compares offsets with file names and
+adjacent segments, leader epochs with their checkpoint, the index files with the batches, and the
+log's end with the high watermark. After a damaged batch, the check continues at the next position
+in the offset index, so that one damaged batch does not hide another. ``deep`` also decodes every
+record, and looks for aborted transactions that the transaction index lacks.
 
 The broker may be running: its changes during the check are notes, not problems.
 """
