@@ -246,9 +246,9 @@ def _known(metadata: str, tally: Tally) -> KnownSegments | None:
 
 
 def _compare(parts: Sequence[AuditPart], alone: set[str], now_ms: int, tally: Tally) -> None:
-    """Report segments of the metadata that are unfinished or missing from the store. The tasks that
-    read the objects report objects without metadata, since a deletion may remove such objects
-    first."""
+    """Report segments of the metadata that are unfinished or missing from the store. Objects
+    without metadata are not reported here. A deletion may remove such objects at any time, so the
+    task that reads them reports them."""
     for task in (task for part in parts for task in part.tasks()):
         if task.known is not None and task.known.state != FINISHED:
             _dangling(task.known, now_ms, tally)

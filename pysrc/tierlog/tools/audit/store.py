@@ -36,8 +36,8 @@ __all__ = ["StoreAudit", "audit_store", "look_at_segments"]
 class StoreAudit:
     """The result of an audit.
 
-    ``findings`` are ordered by object, position and kind, the other rows by folder and offset. The
-    order does not depend on the threads.
+    ``findings`` are ordered by object, position and kind. All other rows are ordered by folder and
+    offset. The order does not depend on the threads.
     """
 
     url: str

@@ -208,7 +208,7 @@ class _Rebuilt:
     """A segment whose files are not written yet.
 
     ``files`` has the contents by name; None for a file that must not exist. ``examined`` is the
-    scan from which they were made.
+    scan from which the files were made.
     """
 
     chain: LogChain
