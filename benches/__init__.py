@@ -1,7 +1,8 @@
 """Measures tierlog against its peers in the same run: ``python -m benches --help``.
 
-A module ``bench_<group>`` has a function ``items(bench)`` with its cases and limits. ``pytest
-benches --benchmark-enable --benchmark-only`` runs the sides of the same cases one by one.
+A module ``bench_<group>`` has a function ``items(bench)``, which returns the cases and limits of
+the group. ``pytest benches --benchmark-enable --benchmark-only`` runs each side of the same cases
+separately.
 """
 
 from __future__ import annotations

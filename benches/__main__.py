@@ -18,7 +18,7 @@ QUICK = Pace(rounds=1, least_s=0.0, warmup_s=0.0)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return 1 when a goal was missed and ``--strict`` is given, else 0."""
+    """Print the table. Return 1 if ``--strict`` is given and a goal was missed, otherwise 0."""
     options = _parser().parse_args(arguments)
     bench = Bench(
         corpora=Corpora(directory=options.cache_dir, quick=options.quick),
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"  {item.name} ...", file=sys.stderr, flush=True)
             rows += measure(item, bench.pace)
     finally:
-        # Written even when a case fails: the others took minutes.
+        # Print the rows even when a case fails, since the other cases took minutes.
         if options.quick:
             rows = [replace(row, met=None) for row in rows]
         print(as_markdown(rows, facts) if options.markdown else as_table(rows))
@@ -58,18 +58,24 @@ def _selected(bench: Bench, groups: Sequence[str], match: str) -> Iterator[Case 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benches", description=__doc__)
     parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}")
-    parser.add_argument("--match", default="", help="only what has this in its name")
     parser.add_argument(
-        "--quick", action="store_true", help="tiny input, one round: checks only, judges nothing"
+        "--match", default="", help="only cases and limits with this text in the name"
     )
-    parser.add_argument("--rounds", type=int, default=Pace().rounds, help="at least so many")
     parser.add_argument(
-        "--cpu-time", action="store_true", help="time on a core, steadier on a busy machine"
+        "--quick", action="store_true", help="tiny input, one round: check the answers only"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=Pace().rounds, help="minimum number of rounds"
+    )
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="CPU time, which varies less on a busy machine"
     )
     parser.add_argument("--strict", action="store_true", help="exit 1 when a goal is missed")
     parser.add_argument("--markdown", action="store_true", help="the table for docs/BENCHMARKS.md")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
-    parser.add_argument("--cache-dir", type=Path, default=CACHE_DIR, help="where segments are kept")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write all rows to this file"
+    )
+    parser.add_argument("--cache-dir", type=Path, default=CACHE_DIR, help="folder of the segments")
     return parser
 
 

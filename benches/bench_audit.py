@@ -1,5 +1,5 @@
-"""Audits a bucket by its `.indexes` objects: the time per segment among a thousand, and among ten
-thousand of one partition."""
+"""Audits a bucket by its `.indexes` objects. The bench compares the time per segment in a bucket of
+a thousand segments with that in a partition of ten thousand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
 
 
 def _per_segment(segments: int, rounds: int) -> float:
-    """Return the median seconds per segment, with the files in the page cache."""
+    """Return the median seconds per segment. The files are in the page cache."""
     with TemporaryDirectory() as folder:
         fill(Path(folder), Store(partitions=1, segments=segments))
         url = Path(folder).as_uri()
@@ -66,12 +66,12 @@ def _check(audit: StoreAudit, segments: int) -> None:
 
 
 def fill(folder: Path, store: Store) -> None:
-    """Write sound `.indexes` objects, and `.log` objects of the right size that are not read."""
+    """Write sound `.indexes` objects, and `.log` objects of the right size, which are not read."""
     claim_cluster(open_store(folder.as_uri()), "bench")
     for partition, number in product(range(store.partitions), range(store.segments)):
         made = store.segment(partition, number)
         ((epoch, _),) = made.leader_epochs
-        # The copy task writes it so: the lineage ends in the segment.
+        # As the copy task writes it: the lineage ends in the segment.
         metadata = replace(made, leader_epochs=((epoch, made.start_offset),))
         path = folder / log_key(metadata)
         path.parent.mkdir(parents=True, exist_ok=True)

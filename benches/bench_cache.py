@@ -1,8 +1,8 @@
-"""Cache hits with expire-after-access, puts that evict, and look-ups in cached indexes.
+"""Measures cache hits with expire-after-access, puts that evict, and look-ups in cached indexes.
 
-Keys are text of 22 characters, as segment ids are. Probes are equal to the keys stored but never
-the same objects, and lie in memory in the order of their use: a request brings its key with it.
-The order is pseudo-random, the same for every side. All entries weigh 1.
+Keys are text of 22 characters, like segment ids. A probe equals a stored key but is another object,
+like the key of a request. The probes are in memory in the order of their use. The order is
+pseudo-random, and the same for every side. All entries weigh 1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ PYTHON: Goals = {
     "cachebox LRU": None,
     "cachetools TTL": 15.0,
 }
-# With this many entries memory access takes most of the time: no goal against cachetools.
+# With this many entries, memory access takes most of the time, so there is no goal against
+# cachetools.
 PYTHON_LARGE: Goals = {**PYTHON, "cachetools TTL": None}
 NATIVE: Goals = {"Caffeine": 2.0, "moka": 1.0, "quick_cache": 1.0}
 PUT: Goals = {
@@ -49,7 +50,7 @@ PUT: Goals = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The number of entries, the number of probes, and how often they are repeated."""
+    """The number of entries, the number of probes and the number of rounds over the probes."""
 
     entries: int
     probes: int
@@ -62,7 +63,7 @@ class Plan:
     def peer(
         self, stack: ExitStack, bench: Bench, name: str, operation: str, threads: int = 1
     ) -> Callable[[], Timed]:
-        """Run the same peer in another process."""
+        """Return a run of a peer in another process, with the numbers of this plan."""
         numbers = {"entries": self.entries, "probes": self.probes, "repeats": self.repeats}
         if name == "Caffeine":
             return peers.caffeine(stack, bench, operation, **numbers, threads=threads)
@@ -90,12 +91,13 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def gets_of(bench: Bench, entries: int) -> Plan:
-    """Return a plan with enough probes that their order cannot be learnt, and few enough that they
-    disturb little."""
+    """Return a plan. The plan has so many probes that the processor cannot predict their order, but
+    so few that they take little of its cache."""
     if bench.corpora.quick:
         return Plan(entries=entries // 10, probes=1_000, repeats=1)
     probes = max(4_000, 2 * entries)
-    # So often that what a round finds in the processor's caches is what it left there itself.
+    # With this many repeats, a round mostly finds its own data in the processor's caches, not data
+    # of another side.
     return Plan(entries=entries, probes=probes, repeats=max(3, 200_000 // probes))
 
 
@@ -167,8 +169,8 @@ def index_of(seed: int, rows: int) -> CachedIndex:
 
 
 def lookup_position(bench: Bench, count: int) -> Case:
-    """Measure hit and binary search in one call, against the hit alone. One index fits the first
-    level of the processor's cache; the columns of many indexes take 4 MiB."""
+    """Compare a call that does a hit and a binary search with a hit alone. A single index fits into
+    the first level of the processor's cache; the columns of many indexes take 4 MiB."""
     plan = gets_of(bench, SMALL)
     rows = INDEX_ROWS // 100 if bench.corpora.quick else INDEX_ROWS
 
@@ -209,7 +211,7 @@ def lookup_position(bench: Bench, count: int) -> Case:
 
 
 def python_put(bench: Bench) -> Case:
-    """Put twice as many keys as fit, in turn: every put evicts the oldest entry."""
+    """Put twice as many keys as fit, one after the other. Every put evicts the oldest entry."""
     entries = 100 if bench.corpora.quick else SMALL
     plan = Plan(entries=entries, probes=2 * entries, repeats=1 if bench.corpora.quick else 50)
 
@@ -252,8 +254,8 @@ def python_put(bench: Bench) -> Case:
 
 
 def finder_of(bench: Bench, plan: Plan) -> Callable[[int], int]:
-    """Look up every probe that often, and return the number of hits. Every value is an index of one
-    row, so its search costs almost nothing."""
+    """Return a function that looks up every probe `repeats` times, and returns the number of hits.
+    Every value is an index of one row, so its search costs almost nothing."""
     cache, index = IndexCache(max_bytes=plan.entries), index_of(0, 1)
     for number in range(plan.entries):
         cache.put(key_of(number), index, 1)
@@ -263,8 +265,8 @@ def finder_of(bench: Bench, plan: Plan) -> Callable[[int], int]:
 
 
 def nogil_get(bench: Bench, plan: Plan) -> Case:
-    """Compare hits without the interpreter. Ours reads a coarse clock for every hit; each peer
-    reads its own, if it has one."""
+    """Compare hits without the interpreter lock. tierlog reads a coarse clock for every hit. A peer
+    reads its own clock, if it has one."""
 
     def prepare(stack: ExitStack) -> Sides:
         find = finder_of(bench, plan)
@@ -280,13 +282,13 @@ def nogil_get(bench: Bench, plan: Plan) -> Case:
         unit="M",
         peers=NATIVE,
         prepare=prepare,
-        # The Rust peers have no other clock.
+        # The Rust peers report only elapsed time.
         one_thread=False,
     )
 
 
 def two_threads(bench: Bench, plan: Plan) -> Case:
-    """Compare two threads over the same probes with as many hits by one thread."""
+    """Compare hits by two threads over the same probes with as many hits by one thread."""
 
     def prepare(stack: ExitStack) -> Sides:
         find = finder_of(bench, plan)
@@ -313,8 +315,8 @@ def two_threads(bench: Bench, plan: Plan) -> Case:
 
 
 def bound(bench: Bench) -> Limit:
-    """Run two threads that get, put, load, remove and resize, and check the weight after every
-    operation. It may exceed the bound by the heaviest entry."""
+    """Run two threads that get, put, load, remove and resize. Check the weight of the cache after
+    every operation: it may exceed the bound by at most the heaviest entry."""
     operations = MIXED_OPERATIONS // 1_000 if bench.corpora.quick else MIXED_OPERATIONS
     return Limit(
         operation="cache, bytes above the bound",

@@ -1,4 +1,4 @@
-"""Measures whole commands, from the start of the process to its end, beside the usual tools."""
+"""Measures whole commands, from start to end of the process, against the usual tools."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ SEGMENT_BYTES = 64 * MIB
 TOPIC_ID = "bench0bench1bench2benQ"
 GB = 1e9
 ROUNDS = 5
-# Broker, consumer and command share the machine, so one warm-up run each is enough.
+# Broker, consumer and command share the machine, so one warm-up run of each is enough.
 WARMUP_S = 0.1
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of an installed tierlog, where modules are compiled once."""
+    """Return the environment of an installed tierlog, in which Python compiles modules only
+    once."""
     cached = {"PYTHONPYCACHEPREFIX": str(Path(gettempdir()) / "tierlog-bench-modules")}
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | cached
 
@@ -71,8 +72,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def cat(records: int, what: str, options: tuple[str, ...], *, goal: float) -> Case:
-    """Write a whole topic to a pipe: from the broker's directory, and through the broker with
-    kcat."""
+    """Write a whole topic to a pipe. tierlog reads the directory of the broker; kcat reads through
+    the broker."""
 
     def prepare(stack: ExitStack) -> Sides:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -105,7 +106,7 @@ def cat(records: int, what: str, options: tuple[str, ...], *, goal: float) -> Ca
 
 
 def unless_missing(command: list[str]) -> Callable[[], Timed]:
-    """Run kcat; PeerMissingError when this machine does not have it."""
+    """Return a run of kcat. The run raises PeerMissingError if this machine has no kcat."""
 
     def run_peer() -> Timed:
         if shutil.which(KCAT) is None:
@@ -116,7 +117,8 @@ def unless_missing(command: list[str]) -> Callable[[], Timed]:
 
 
 def produce(broker: KafkaBroker, records: int) -> None:
-    """Produce records of text. The topic keeps them, however old their timestamps are."""
+    """Produce records of text. The topic has no retention time, so it keeps them despite their old
+    timestamps."""
     from confluent_kafka import Producer
 
     broker.create_topic(TOPIC, config={"retention.ms": -1, "segment.bytes": 1 << 30})
@@ -138,7 +140,7 @@ def produce(broker: KafkaBroker, records: int) -> None:
 
 
 class Lines:
-    """A digest of lines of text; of JSON without the broker that kcat names in each object."""
+    """A digest of lines of text. In JSON, the broker that kcat names in each object is left out."""
 
     def __init__(self, is_json: bool) -> None:
         self._is_json = is_json
@@ -178,7 +180,7 @@ def timed(command: Sequence[str]) -> Timed:
         subprocess.Popen(["wc", "-l"], stdin=process.stdout, stdout=subprocess.PIPE) as counter,
     ):
         assert process.stdout is not None
-        # Only wc holds the pipe now, so the command notices when wc ends.
+        # Now only wc has the pipe open, so the command notices when wc ends.
         process.stdout.close()
         lines = int(counter.communicate()[0])
     after = os.times()
@@ -192,7 +194,7 @@ def timed(command: Sequence[str]) -> Timed:
 
 
 def output(command: Sequence[str]) -> Iterator[memoryview]:
-    """Yield the output of a command as it comes; an error if the command fails."""
+    """Yield the output of a command while it runs. Raise an error if the command fails."""
     place = memoryview(bytearray(READ_BYTES))
     with subprocess.Popen(
         command,
@@ -209,7 +211,8 @@ def output(command: Sequence[str]) -> Iterator[memoryview]:
 
 
 def tier(bench: Bench) -> Case:
-    """Run one pass over a directory into an empty store of files, against a durable copy of it."""
+    """Tier a directory once into an empty store of files. The peer makes a durable copy of the
+    directory."""
 
     def prepare(stack: ExitStack) -> Sides:
         folder, logs = log_dir(stack, bench)
@@ -256,7 +259,7 @@ def tier(bench: Bench) -> Case:
 
 
 def copied(place: Path, logs: Sequence[Path]) -> dict[str, object]:
-    """Return the digests of the copied segments at a place."""
+    """Return the digests of the segments that were copied to a folder."""
     wanted = {log.stat().st_size for log in logs}
     found = [path for path in place.rglob("*.log") if path.stat().st_size in wanted]
     return {"segments": sorted(map(digest, found))}
@@ -299,7 +302,7 @@ def limit(
     at_most: float,
     prepare: Callable[[Path, Sequence[Path]], Callable[[int], float]],
 ) -> Limit:
-    """Return the median of several runs of one command over 1 GiB."""
+    """Return a limit for the median time of several runs of one command over 1 GiB."""
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -319,7 +322,8 @@ def require(is_right: bool, what: str) -> None:
 
 
 def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Require the index files of every segment, and those of the last one byte for byte."""
+    """Return a run that rebuilds the indexes. The run fails unless the offset index of the last
+    segment has the expected bytes."""
     expected = rebuild_indexes(logs[-1]).offset_index
 
     def run_once(number: int) -> float:
@@ -334,7 +338,8 @@ def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def verify(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Fail unless all bytes of the segments were verified and nothing was found."""
+    """Return a run that verifies the directory. The run fails unless all bytes of the segments were
+    verified and nothing was found."""
 
     def run_once(_number: int) -> float:
         command = [*TIERLOG, "verify", "--deep", str(folder / "logs"), "--format", "json"]
@@ -358,7 +363,7 @@ def tiered(folder: Path) -> str:
 
 
 def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Fail unless the output counts every segment of the store."""
+    """Return a run that lists the store. The run fails unless the output counts every segment."""
     command = [*TIERLOG, "ls", tiered(folder), "--format", "json"]
 
     def run_once(_number: int) -> float:
@@ -373,7 +378,8 @@ def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def first_record(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Fail unless the output is the first record of a partition of the store."""
+    """Return a run that prints the first record of a partition. The run fails unless the output is
+    that record."""
     command = [*TIERLOG, "cat", tiered(folder), f"{TOPIC}:0", "-c", "1"]
     expected = decode_records(logs[0], 0, MIB).values[0]
 

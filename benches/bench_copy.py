@@ -1,5 +1,5 @@
-"""Copies segments from a broker's directory to a store: against ``cp`` on the same disk, and
-against the bare client of the same S3 server."""
+"""Copies segments from a broker's directory to a store. The peers are ``cp`` on the same disk, and
+a plain client of the same S3 server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .peers.python import bare_crc_pass
 GB = 1e9
 MB = 1e6
 PARTITIONS = 4
-# The store sends large objects in the same parts.
+# The store also sends large objects in parts of this size.
 PART_BYTES = 8 << 20
 PARTS_IN_FLIGHT = 4
 # A file system in memory.
@@ -48,9 +48,10 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
-    """Ours is the whole copy: checksums compared, indexes rebuilt, bytes hashed, both objects
-    synced to disk. ``cp`` alone leaves its bytes in the page cache, and the disk gets them later.
-    With `memory` both write to a file system in memory."""
+    """Compare the whole copy by tierlog with ``cp``. tierlog checks checksums, rebuilds indexes,
+    hashes the bytes and syncs both objects to disk. ``cp`` alone leaves its bytes in the page
+    cache, and the kernel writes them to disk later. With `memory`, both write to a file system in
+    memory."""
 
     def prepare(stack: ExitStack) -> Sides:
         segment = bench.corpora.path(shape).absolute()
@@ -60,7 +61,7 @@ def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
         target = place / "copied.log"
 
         def reset() -> None:
-            # A removed file is no longer written back while the next side runs.
+            # The kernel does not write a removed file to disk while the next side runs.
             copying.forget()
             target.unlink(missing_ok=True)
 
@@ -89,9 +90,9 @@ def copy(bench: Bench, shape: str, *, memory: Path | None = None) -> Case:
 
 
 def copy_to_s3(bench: Bench, shape: str) -> Case:
-    """Copy four partitions in threads; beside it the same files by the same client library with the
-    same parts and signatures. The server is a real one where there is one, in another process of
-    this machine."""
+    """Copy four partitions in threads. The peer sends the same files with the same client library,
+    in the same parts and with the same signatures. The server runs in another process on this
+    machine; a real S3 server is used if one is installed."""
 
     def prepare(stack: ExitStack) -> Sides:
         segment = bench.corpora.path(shape).absolute()

@@ -1,5 +1,5 @@
-"""Reads topics as tables: the cost of the source beside Spark's own ways to get rows from
-Python."""
+"""Reads topics as tables. The bench compares the data source with other ways to get rows from
+Python into Spark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GB = 1e9
 SHAPE = "none-1024-16k"
 ROOT = Path(__file__).parents[1]
-# The JVM compiles what it runs: the first runs take up to twice as long as later ones.
+# The JVM compiles code while it runs, so the first runs take up to twice as long as later runs.
 WARM_RUNS = 5
 
 
@@ -37,8 +37,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def opened(stack: ExitStack, bench: Bench) -> tuple[SparkSession, str, float]:
-    """Yield a session with both sources, a log directory with two tasks for each slot, and its size
-    in GB."""
+    """Return a session with both data sources, a log directory with two tasks for each slot, and
+    its size in GB."""
     segment = bench.corpora.path(SHAPE)
     folder = Path(stack.enter_context(TemporaryDirectory(dir=segment.parent)))
     source = log_dir(folder, segment, 2 * SLOTS)
@@ -50,7 +50,7 @@ def opened(stack: ExitStack, bench: Bench) -> tuple[SparkSession, str, float]:
 
 
 def workers_find_peers(stack: ExitStack) -> None:
-    """Let Spark's workers find the peer where this process does."""
+    """Let Spark's workers import the peer."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = str(ROOT)
     stack.callback(_restore, before)
@@ -64,7 +64,8 @@ def _restore(before: str | None) -> None:
 
 
 def drained(frame: DataFrame) -> Callable[[], Callable[[], Answer]]:
-    """Take all rows out of the workers; the rows are counted after the measurement."""
+    """Return a run that moves all rows out of the workers. The rows are counted after the
+    measurement."""
 
     def run() -> Callable[[], Answer]:
         frame.write.format("noop").mode("overwrite").save()
@@ -74,7 +75,7 @@ def drained(frame: DataFrame) -> Callable[[], Callable[[], Answer]]:
 
 
 def warm(bench: Bench, *frames: DataFrame) -> None:
-    """Run the sides until a run takes about as long as the next one."""
+    """Run the sides a few times, until the JVM has compiled their code."""
     for frame in frames:
         for _ in range(0 if bench.corpora.quick else WARM_RUNS):
             drained(frame)()
@@ -85,7 +86,7 @@ def tasks_of(bench: Bench) -> str:
 
 
 def against_kept(bench: Bench) -> Case:
-    """Compare all columns of records of 1 KiB with kept batches."""
+    """Compare all columns of records of 1 KiB with batches that exist already."""
 
     def prepare(stack: ExitStack) -> Sides:
         spark, source, amount = opened(stack, bench)
@@ -131,8 +132,8 @@ def against_all_columns(bench: Bench) -> Case:
 
 
 def per_slot(bench: Bench) -> Limit:
-    """Return the seconds that the slots are busy for a GB, all at once: each slot reaches at least
-    0.5 GB/s."""
+    """Return the slot seconds that a GB takes when all slots are busy. The limit means at least 0.5
+    GB/s for each slot."""
 
     def measure() -> float:
         with ExitStack() as stack:

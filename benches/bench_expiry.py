@@ -1,7 +1,7 @@
-"""Measures a pass of expiration over archives of very different length and history (KIP-852).
+"""Measures a pass of expiration over archives with few and many segments and epochs (KIP-852).
 
-The metadata is the SQLite manager's. Time is the CPU time of the whole process in the quickest
-pass: the commits of a deletion also wait for the disk.
+The metadata is in the SQLite manager. The measured time is the CPU time of the whole process in the
+fastest pass. The elapsed time would include waits for the disk, since a deletion makes commits.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def one_epoch(segments: int) -> Store:
 
 @dataclass
 class ExpiringLog(StillLog):
-    """A log that exists in the tier only."""
+    """A log that exists only in the tier."""
 
     def advance_log_start_offset(self, offset: int) -> None:
         self.shown = replace(self.shown, log_start_offset=offset)
@@ -114,7 +114,8 @@ class Archive:
             yield archive
 
     def pass_ms(self, *, goes: bool) -> float:
-        """Return the milliseconds of one pass that deletes the oldest segment, or none."""
+        """Return the milliseconds of one pass. The pass deletes the oldest segment if ``goes``,
+        otherwise no segment."""
         count = self.metadata.outline(self.log.partition).segment_count
         size_of = self.metadata.remote_log_size
         total = sum(

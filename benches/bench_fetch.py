@@ -1,5 +1,5 @@
-"""Reads the tier: against bare reads of the same bytes, with a slow store, and up to the first
-byte."""
+"""Reads the tier. The bench compares reads with plain reads of the same bytes, adds a delay to the
+store, and measures the time to the first byte."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 class SlowStore:
-    """A store that waits before each read, as over a network."""
+    """A store that waits before each read, like a store behind a network."""
 
     is_local = False
 
@@ -90,7 +90,7 @@ class SlowStore:
         self._store = store
         self._before_read = before_read
 
-    # Reads go through `get_range`, so this store lends no open files.
+    # This store opens no local files, so all reads use `get_range`.
     def open_file(self, _key: str) -> None:
         return None
 
@@ -112,14 +112,14 @@ def slow(store: ObjectStore, before_read: Callable[[str], object]) -> ObjectStor
 
 
 def far(store: ObjectStore, clock: Clock | None = None) -> ObjectStore:
-    """Return the store, `LATENCY_MS` away."""
+    """Return a store whose reads take `LATENCY_MS` longer."""
     passing = (clock or SystemClock()).sleep
     return slow(store, lambda _key: passing(LATENCY_MS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiered:
-    """Segments in the tier, most often one, and a reader with a warm index cache."""
+    """Segments in the tier (usually one), and a reader with a warm index cache."""
 
     reader: RemoteBatchReader
     store: ObjectStore
@@ -166,7 +166,7 @@ class Tiered:
 
     @contextmanager
     def through(self, store_of: Callable[[ObjectStore], ObjectStore]) -> Iterator[Tiered]:
-        """Return the same tier with a reader of its own."""
+        """Yield the same tier with another store and reader."""
         store = store_of(self.store)
         storage = ObjectStorageManager(store)
         memory = FetchMemory(MEMORY_BYTES)
@@ -236,8 +236,8 @@ def decisions() -> Limit:
 
 
 def sequential(bench: Bench, shape: str) -> Case:
-    """Locate, check and return every batch; beside it the same scanner reads and checks the same
-    bytes in one go."""
+    """Read all batches with checks. The peer reads and checks the same bytes with the same scanner,
+    without looking up positions."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = stack.enter_context(tiered(bench, shape, on_disk))
@@ -281,8 +281,8 @@ def sequential_s3(bench: Bench, shape: str) -> Case:
 
 
 def delayed(bench: Bench, shape: str, segments: int) -> Case:
-    """Every read of the store takes 20 ms more; beside it the same reader without the delay. In a
-    short log the first two reads, before anything is read ahead, take a good part of the time."""
+    """Add 20 ms to every read of the store. The peer is the same reader without the delay. In a
+    short log, the first two reads take much of the time, since read-ahead has not begun."""
 
     def prepare(stack: ExitStack) -> Sides:
         quick = stack.enter_context(tiered(bench, shape, on_disk, segments))
@@ -311,13 +311,13 @@ def sequential_case(
 
 
 def small(bench: Bench, shape: str) -> Case:
-    """Read one batch each at random offsets; beside it a `pread` of the same batches from an open
-    file."""
+    """Read one batch at each of many random offsets. The peer reads the same batches with `pread`
+    from an open file."""
     return small_case(bench, shape, "random reads of one batch, file:// store", lambda _path: None)
 
 
 def small_from_disk(bench: Bench, shape: str) -> Case:
-    """Do the same when the object is not in the page cache."""
+    """Read single batches at random offsets when the object is not in the page cache."""
     return small_case(bench, shape, "the same from the disk", drop_from_page_cache)
 
 
@@ -375,7 +375,8 @@ def drop_from_page_cache(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of the calling thread: the time, its CPU time, and the number of its waits."""
+    """A moment in the calling thread: the time, the CPU time and the number of waits of the
+    thread."""
 
     wall_s: float
     cpu_s: float
@@ -393,7 +394,8 @@ class Moment:
 
 
 class Timed:
-    """A store `LATENCY_MS` away that records the begin and end of each request, and its thread."""
+    """A store whose reads take `LATENCY_MS` longer. The store records the begin, the end and the
+    thread of each request."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = far(store)
@@ -409,11 +411,12 @@ class Timed:
         return data
 
     def beyond_ms(self, began: Moment, ended: Moment, round_trips: int) -> float:
-        """How much longer a read on this thread took than its own first round trips.
+        """Return how much longer a read on this thread took than its first round trips.
 
-        Requests at one time are one round trip, the whole of any further one is beyond. As long as
-        the thread waited for nothing but its requests, what counts is how long it ran: who gets the
-        processor in between is the machine's business. Else it is the time that passed.
+        Concurrent requests count as one round trip. The time of further round trips is part of the
+        result. If the thread waited only for its requests, the result is the CPU time of the
+        thread, since the time that it waits for a processor says nothing about tierlog. Otherwise
+        the result is elapsed time.
         """
         took = ended.since(began)
         mine = [
@@ -428,7 +431,7 @@ class Timed:
         return (took.wall_s - sum(end - begin for begin, end in trips)) * 1e3
 
     def _trips(self) -> list[tuple[float, float]]:
-        """From when to when there were requests under way."""
+        """Return the periods in which requests were active."""
         trips: list[tuple[float, float]] = []
         for begin, end in sorted((begin.wall_s, end.wall_s) for begin, end, _ in self.requests):
             if trips and begin <= trips[-1][1]:
@@ -438,7 +441,7 @@ class Timed:
 
 
 def first_byte(bench: Bench, shape: str) -> Limit:
-    """Limit a cold read with a warm index to one round trip to the store."""
+    """Limit the time of a cold read with a warm index to one round trip to the store."""
 
     def read(tier: Tiered, offset: int) -> object:
         return tier.read(offset, FIRST_READ_BYTES)
@@ -447,7 +450,7 @@ def first_byte(bench: Bench, shape: str) -> Limit:
 
 
 def first_byte_cold_index(bench: Bench, shape: str) -> Limit:
-    """Limit a read without the index to two round trips."""
+    """Limit the time of a read without a cached index to two round trips."""
 
     def read(tier: Tiered, offset: int) -> object:
         return tier.read(offset, FIRST_READ_BYTES)
@@ -459,7 +462,8 @@ def first_byte_cold_index(bench: Bench, shape: str) -> Limit:
 
 
 def first_piece(bench: Bench, shape: str) -> Limit:
-    """Limit `tierlog.read` of a store of whose segments only the metadata is known."""
+    """Limit the time of `tierlog.read` for a store when only the metadata of its segments is
+    known."""
 
     def read(tier: Tiered, offset: int) -> object:
         name = tier.segment.topic_id_partition
@@ -477,8 +481,8 @@ def first_byte_limit(
     read: Callable[[Tiered, int], object],
     before_each: Callable[[Tiered], object] = lambda _tier: None,
 ) -> Limit:
-    """Return how much longer than its own round trips the slowest of a hundred reads takes until
-    its answer arrives. Releasing the answer does not count."""
+    """Return the 99th percentile of the time until an answer arrives, less the time of its round
+    trips to the store. The release of the answer does not count."""
 
     def measure() -> float:
         stores: list[Timed] = []
@@ -518,7 +522,8 @@ def first_byte_limit(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Partitions of one log: those with an even number exist in the tier only, the others here."""
+    """Partitions of one log. Partitions with an even number exist only in the tier. Partitions with
+    an odd number are on the local disk."""
 
     log: PartitionLog
     end: int
@@ -538,7 +543,7 @@ class Host:
 def fetching(
     bench: Bench, shape: str, store_of: Callable[[ObjectStore], ObjectStore], **settings: int
 ) -> Iterator[tuple[Fetcher, list[TopicIdPartition]]]:
-    """Yield a fetcher and the names of its partitions, which all have the same segment."""
+    """Yield a fetcher and its partitions, which all have the same segment."""
     segment = bench.corpora.path(shape).absolute()
     with TemporaryDirectory(dir=segment.parent) as name, ExitStack() as stack:
         folder = Path(name)
@@ -560,8 +565,8 @@ def fetching(
 
 
 def many_partitions(bench: Bench, shape: str) -> Limit:
-    """Return the memory that a fetch of 200 remote reads holds, as a share of its budget. The reads
-    are of 200 offsets of one partition, so none is shared."""
+    """Return the memory that a fetch of 200 remote reads holds, in percent of its budget. The reads
+    begin at 200 offsets of one partition, so they share no data."""
 
     def measure() -> float:
         with fetching(bench, shape, lambda store: store, fetch_memory_bytes=BUDGET_BYTES) as (
@@ -574,7 +579,7 @@ def many_partitions(bench: Bench, shape: str) -> Limit:
                 for number in range(MANY)
             )
             request = FetchRequest(partitions=asked, max_bytes=MANY << 20, max_wait_ms=0)
-            # Threads and indexes exist afterwards, and do not count.
+            # After this fetch, threads and indexes exist and do not count.
             fetcher.fetch_sync(replace(request, partitions=asked[:10]))
             before = resident_bytes()
             most = 0
@@ -599,8 +604,8 @@ def resident_bytes() -> int:
 
 
 def beside_a_stalled_store(bench: Bench, shape: str) -> Limit:
-    """Return how much longer a fetch of local partitions takes while all reader threads hang:
-    p99."""
+    """Return the 99th percentile of the time of a local fetch while all reader threads hang,
+    divided by the same percentile while none hangs."""
 
     def measure() -> float:
         go_on = threading.Event()

@@ -1,8 +1,8 @@
-"""Measures the remote log manager at the size of KIP-405's test cluster, and how exactly copies are
-paced.
+"""Measures the remote log manager with as many partitions as KIP-405's test cluster, and how
+closely paced copies follow the quota.
 
-The store is in memory, so only the manager's own time remains. The paced copies go to a ``file://``
-store, for a minute.
+The store is in memory, so only the time of the manager itself remains. The paced copies go to a
+``file://`` store for a minute.
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ from .node import StillLog, TimedStore, look_again, on_disk, still_logs, tier_al
 PARTITIONS = 6_300
 SEGMENTS = 10
 QUICK_PARTITIONS = 12
-# An idle partition gets a full look this often; a look in between sees that nothing changed.
+# Interval of full checks of an idle partition. A check between two full checks only finds that
+# nothing changed.
 FULL_LOOK_S = 600
 INTERVAL_S = 30
-# The cost of a look grows with the partitions, so this many are made on disk.
+# The cost of a look is proportional to the number of partitions, so the bench makes only this many
+# on disk.
 LISTED_PARTITIONS = 630
 LOOKS = 9
-# Idle tasks run together, a little later than they would alone.
+# Idle tasks run together. So a task may run this many seconds later than it would alone.
 ROUNDED_UP_S = 2
 
 PACED_BYTES_PER_SECOND = 24 << 20
 PACED_S = 60
 UPLOADS = 3
 PACED_SHAPE = "none-100-16k-64m"
-# The bytes that a cloud store sends at once.
+# The bytes that a cloud store sends in one part.
 PART_BYTES = 8 << 20
 
 
@@ -66,7 +68,7 @@ def items(bench: Bench) -> Sequence[Limit]:
 
 @contextmanager
 def node(bench: Bench) -> Iterator[tuple[RemoteLogManager, TimedStore, list[StillLog]]]:
-    """Yield a manager that leads every partition, each with one segment to copy."""
+    """Yield a manager that leads all partitions. Each partition has one segment to copy."""
     directory = bench.corpora.directory
     directory.mkdir(parents=True, exist_ok=True)
     partitions = QUICK_PARTITIONS if bench.corpora.quick else PARTITIONS
@@ -89,9 +91,9 @@ def shape_of(bench: Bench) -> str:
 
 
 def overhead(bench: Bench) -> Limit:
-    """Return the CPU time of one pass in one thread: every partition is claimed, looked at and
-    expired, and its last segment is copied. Calls of the store do not count, scans of the tiny
-    segments do."""
+    """Return the CPU time of one pass in one thread. In the pass, every partition is checked, its
+    last segment is copied, and retention is applied. Calls of the store do not count. Scans of the
+    tiny segments count."""
 
     def measure() -> float:
         with node(bench) as (manager, store, logs):
@@ -111,8 +113,9 @@ def overhead(bench: Bench) -> Limit:
 
 
 def steady(bench: Bench) -> Limit:
-    """Return the CPU time of the whole process with all pools running and nothing eligible, while
-    every partition is looked at once, with its share of the full looks every ten minutes."""
+    """Return the CPU use of the whole process when all pools run and no segment is eligible. This
+    use includes one check of every partition, and the share of the full checks that run every ten
+    minutes."""
 
     def measure() -> float:
         window_s = 0.2 if bench.corpora.quick else INTERVAL_S + ROUNDED_UP_S
@@ -141,8 +144,8 @@ def steady(bench: Bench) -> Limit:
 
 
 def watch(bench: Bench) -> Limit:
-    """Return a sidecar's look at a broker's unchanged directories, as its share of the interval at
-    the size of the cluster."""
+    """Return the CPU time of a sidecar's look at unchanged directories, as a share of the interval,
+    for a cluster with `PARTITIONS` partitions."""
     on_the_disk = QUICK_PARTITIONS if bench.corpora.quick else LISTED_PARTITIONS
 
     def measure() -> float:
@@ -156,7 +159,7 @@ def watch(bench: Bench) -> Limit:
             storage = ObjectStorageManager(store)
             manager = RemoteLogManager(storage, metadata, broker_id=1)
             stack.callback(manager.close)
-            # A minute later the directories no longer count as just written.
+            # With a clock that is a minute ahead, the directories do not count as just written.
             clock = ManualClock(now_ms=SystemClock().now_ms() + 60_000)
             eyes = Watch(
                 logs,
@@ -183,7 +186,7 @@ def watch(bench: Bench) -> Limit:
 
 
 def require_tiered(logs: Sequence[StillLog]) -> None:
-    """Raise AssertionError unless all of every partition is in the tier."""
+    """Raise AssertionError unless every partition is completely tiered."""
     for log in logs:
         last_offset = log.shown.log.segments[-1].base_offset - 1
         if log.highest_remote_offset != last_offset:
@@ -200,7 +203,8 @@ def cpu_seconds(run: Callable[[], object]) -> float:
 
 
 def accuracy(bench: Bench) -> Limit:
-    """Return how far a minute of several busy uploads was from the quota, in either direction."""
+    """Return how far the rate of several uploads in a minute was from the quota, in either
+    direction."""
 
     def measure() -> float:
         seconds, sent = paced(bench)
@@ -211,13 +215,14 @@ def accuracy(bench: Bench) -> Limit:
 
 
 def excess(bench: Bench) -> Limit:
-    """Return the most by which any window exceeded the quota."""
+    """Return the largest excess over the quota in any window of time."""
 
     def measure() -> float:
         _, sent = paced(bench)
         times = [when for when, _ in sent]
         until = [0, *accumulate(size for _, size in sent)]
-        # The bytes of chunks i to j less the quota of the time from i to j: the largest of all.
+        # The excess is the largest value, over all i and j, of the bytes of chunks i to j less the
+        # quota for the time from i to j.
         paid = [until[i] - PACED_BYTES_PER_SECOND * times[i] for i in range(len(sent))]
         left = [until[i + 1] - PACED_BYTES_PER_SECOND * times[i] for i in range(len(sent))]
         least = list(accumulate(paid, min))
@@ -238,8 +243,8 @@ def paced_limit(what: str, unit: str, at_most: float, measure: Callable[[], floa
 
 @cache
 def paced(bench: Bench) -> tuple[float, list[tuple[float, int]]]:
-    """Return the duration, and the time and size of each chunk that was sent, from the first chunk
-    on."""
+    """Return the duration, and the time and size of each sent chunk. Times begin at the first
+    chunk."""
     seconds = 0.5 if bench.corpora.quick else PACED_S
     config = QuotaConfig(
         copy_max_bytes_per_second=PACED_BYTES_PER_SECOND, copy_quota_mode=QuotaMode.PACE

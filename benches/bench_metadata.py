@@ -1,8 +1,8 @@
-"""Measures a million segments in the SQLite metadata store: open, ask for sizes, add.
+"""Measures the SQLite metadata store with a million segments: open, read sizes, add.
 
-`remote_log_size` of a partition of a million segments is compared with one of a thousand, and with
-the sum over a list of the same segments, which KIP-852 replaced. The list is made once for all
-calls.
+`remote_log_size` of a partition with a million segments is compared with that of a partition with a
+thousand segments, and with the sum over a list of the same segments, which KIP-852 replaced. The
+list is made only once, but its time is counted for every call.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def limits(bench: Bench, store: Store) -> list[Limit]:
         )
 
     per_segment = 1 / store.total
-    # Tiny stores are mostly empty pages.
+    # A tiny store consists mostly of empty pages, so its limits are higher.
     file_bytes, memory_bytes = (400.0, 1_000.0) if not bench.corpora.quick else (1e6, 1e6)
     return [
         limit("open metadata", "s", 5.0, lambda: figures()["open"]),
@@ -131,7 +131,7 @@ def sizes(bench: Bench, many: Store, long: Store) -> Case:
 
 
 def commits(bench: Bench) -> Case:
-    """Compare two synced commits for each copy with two synced writes of 4 KiB to a file."""
+    """Compare two synced commits for each copy with two synced writes of 4 KiB to a plain file."""
     copies = 2 if bench.corpora.quick else COPIES
 
     def prepare(stack: ExitStack) -> Sides:

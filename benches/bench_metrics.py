@@ -1,4 +1,4 @@
-"""Measures metrics: the cost of counting an event for its task, and of a scrape for the process."""
+"""Measures the time that a task takes to count an event, and that a process takes for a scrape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tierlog.types import TopicIdPartition, random_kafka_uuid
 
 from .frame import Answer, Bench, Benchmark, Case, Limit, Sides, run_side
 
-# The cluster of KIP-405's own test.
+# The number of partitions in KIP-405's test cluster.
 PARTITIONS = 6_300
 PARTITIONS_OF_A_TOPIC = 10
 EVENTS = 100_000
@@ -33,7 +33,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def led(metrics: RemoteLogMetrics, partitions: int) -> list[PartitionMetrics]:
-    """Return handles of partitions with every value known."""
+    """Return handles of partitions whose values are all known."""
     topic_id = random_kafka_uuid()
     handles = []
     for number in range(partitions):
@@ -50,8 +50,9 @@ def led(metrics: RemoteLogMetrics, partitions: int) -> list[PartitionMetrics]:
 
 
 def counting(bench: Bench) -> Case:
-    """Count a copied segment, for its topic and over all topics. Ours also ticks the meters' rates
-    and counts the segment, and the topic may vanish at any moment."""
+    """Count a copied segment for its topic and for all topics together. tierlog does more than the
+    peer: it updates the rates of its meters, counts the segment, and allows the topic to be deleted
+    at any moment."""
     events = EVENTS // 100 if bench.corpora.quick else EVENTS
 
     def prepare(_stack: ExitStack) -> Sides:
@@ -74,7 +75,7 @@ def counting(bench: Bench) -> Case:
 
         def answer(metrics: RemoteLogMetrics) -> Answer:
             found = metrics.meter(RemoteEvent.COPY_BYTES, "topic-0")
-            # One more was counted when the partition was set up.
+            # `led` has also counted one copy.
             return {"bytes": None if found is None else float(found.count - AMOUNT)}
 
         return Sides(
@@ -91,7 +92,7 @@ def counting(bench: Bench) -> Case:
 
 
 def timed_ms(bench: Bench, prepare: Callable[[RemoteLogMetrics], Callable[[], object]]) -> float:
-    """Return the median of one call with the whole cluster's partitions."""
+    """Return the median milliseconds of one call with the partitions of the whole cluster."""
     metrics = RemoteLogMetrics()
     kept = led(metrics, PARTITIONS // 100 if bench.corpora.quick else PARTITIONS)
     run = prepare(metrics)

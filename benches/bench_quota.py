@@ -1,8 +1,8 @@
-"""Measures record + check of a quota: record bytes and return the time to wait, in one call.
+"""Measures a call that records bytes in a quota and returns the time to wait.
 
-All sensors have been in use, so every sample holds something. The amounts are far below the limit
-unless the shape says otherwise. Kafka's sensor gets the time given too, so it does not pay for a
-clock.
+All sensors were used before, so every sample has a value. The amounts are far below the limit
+unless the shape says otherwise. Kafka's sensor also gets the time as an argument, so it does not
+read a clock.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PER_MS = 100
 FIRST_MS = 1_000_000
 AMPLE = 10**12
 TIGHT = 1000
-# One call from the interpreter, and one without it.
+# The number of records with calls from the interpreter, and with calls without it.
 RECORDS = 200_000
 NOGIL_RECORDS = 1_000_000
 QUICK_RECORDS = 2_000
@@ -67,7 +67,7 @@ def records_of(bench: Bench, records: int) -> int:
 
 
 def used(rate: Rate, limit: int, now_ms: int) -> QuotaSensor:
-    """Return a sensor with a record in every sample before `now_ms`."""
+    """Return a sensor that has a record in every sample before `now_ms`."""
     sensor = QuotaSensor(
         num_samples=SAMPLES, window_ms=WINDOW_MS, limit_bytes_per_second=limit, rate=rate
     )
@@ -84,7 +84,7 @@ def used_peer(limit: int, now_ms: int) -> peers.SampledRate:
 
 
 def called(record_and_throttle_ms: Callable[[int, int], int], records: int) -> int:
-    """Record each amount by a call from Python; return how often the quota was exceeded."""
+    """Record each amount with a call from Python. Return how many calls exceeded the quota."""
     exceeded = 0
     for now_ms in range(FIRST_MS, FIRST_MS + records // PER_MS):
         for _ in range(PER_MS):
@@ -94,7 +94,8 @@ def called(record_and_throttle_ms: Callable[[int, int], int], records: int) -> i
 
 
 def told(sensor: QuotaSensor | peers.SampledRate, exceeded: int, records: int) -> Answer:
-    """In thousandths, because Java says it in whole numbers."""
+    """Return the answer of a sensor. The rate is in thousandths, since the Java peer reports whole
+    numbers."""
     last_ms = FIRST_MS + (records - 1) // PER_MS
     return {"exceeded": exceeded, "rate_milli": round(sensor.rate(last_ms) * 1000)}
 
@@ -106,7 +107,8 @@ def pure(limit: int, records: int, *, says_rate: bool) -> Answer:
 
 
 def exceeded_of(run: Callable[[], Timed]) -> Run:
-    """A peer with another arithmetic is only asked whether the quota was exceeded."""
+    """Return a run that reports only how often the quota was exceeded, for a peer that computes
+    rates in another way."""
 
     def only() -> Timed:
         timed = run()
@@ -149,12 +151,13 @@ def python_given(bench: Bench, rate: Rate, goals: Goals, limit: int = AMPLE) -> 
 
 
 def python_exceeded(bench: Bench) -> Case:
-    """Kafka reports it by an exception."""
+    """Measure calls that exceed the quota. Kafka then throws an exception."""
     return python_given(bench, "elapsed", {"pure Python": None, "Kafka Sensor": None}, TIGHT)
 
 
 def python_clocked(bench: Bench) -> Case:
-    """Ours reads a coarse clock, each peer its own."""
+    """Measure calls that read the clock. tierlog reads a coarse clock. Each peer reads its own
+    clock."""
     records = records_of(bench, RECORDS)
 
     def ours() -> Answer:
@@ -198,7 +201,7 @@ def now_ms() -> int:
 
 
 def batches(bench: Bench) -> Limit:
-    """Record amounts from an array, and check the quota once for all of them."""
+    """Record all amounts of an array, and check the quota once for all of them."""
     rounds, calls = (1, 1) if bench.corpora.quick else (15, 1_000)
     amounts = array("q", [AMOUNT]) * BATCH
 
@@ -278,7 +281,7 @@ def nogil_clocked(bench: Bench, *, coarse: bool) -> Case:
 
 
 def two_threads(bench: Bench, rate: Rate) -> Case:
-    """Compare two threads on one sensor with as many records by one thread."""
+    """Compare records by two threads on one sensor with as many records by one thread."""
     records = records_of(bench, NOGIL_RECORDS)
 
     def prepare(stack: ExitStack) -> Sides:

@@ -1,4 +1,4 @@
-"""Reads a few bytes of an object, as every fetch from the tier begins."""
+"""Reads a few bytes of an object, which is the first step of every fetch from the tier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def ranged_read(bench: Bench) -> Case:
-    """Read at seeded positions of one object; the better peer already has its file open."""
+    """Read at seeded positions of one object. The faster peer already has its file open."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(SHAPE).absolute()
@@ -66,7 +66,8 @@ def ranged_read(bench: Bench) -> Case:
 
 
 def _reads(pieces: Callable[[], Iterator[Buffer]]) -> Callable[[], Callable[[], Answer]]:
-    """Read and drop every range; the data is checked after the measurement."""
+    """Return a run that reads every range and drops it. The data is checked after the
+    measurement."""
 
     def run() -> Callable[[], Answer]:
         deque(pieces(), maxlen=0)

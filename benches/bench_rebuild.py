@@ -1,5 +1,5 @@
-"""Rebuilds the indexes of a segment, as a broker does after a crash, and those of a whole directory
-with a pool of processes."""
+"""Rebuilds the indexes of a segment, as a broker does after a crash, and the indexes of a whole
+directory with a pool of processes."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def rebuild(bench: Bench, shape: str) -> Case:
-    """Compare with Kafka, which also writes its index files, without waiting for the disk; ours
-    returns the bytes."""
+    """Compare with Kafka. Kafka also writes its index files, but does not wait for the disk;
+    tierlog returns the bytes."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(shape)
@@ -78,7 +78,7 @@ def rebuild(bench: Bench, shape: str) -> Case:
 
 
 def entries(rebuilt: RebuiltIndexes) -> Answer:
-    """Return the numbers of entries that Kafka's recovery reports."""
+    """Return the totals that Kafka's recovery also reports."""
     return {
         "bytes": rebuilt.table.stop_position,
         "offset_index_entries": len(rebuilt.offset_index) // OFFSET_ENTRY_BYTES,
@@ -87,8 +87,9 @@ def entries(rebuilt: RebuiltIndexes) -> Answer:
 
 
 def directory(bench: Bench, shape: str, segment_bytes: int, *, goal: float | None) -> Case:
-    """Rebuild every segment of a log directory in a warm pool, with durable files; beside it the
-    scan alone in the same pool. The segments of the partitions are links of each other."""
+    """Rebuild every segment of a log directory in a warm pool, with durable files. The peer only
+    scans the segments in the same pool. The segments of all partitions are links to the same
+    files."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(shape)
@@ -98,7 +99,7 @@ def directory(bench: Bench, shape: str, segment_bytes: int, *, goal: float | Non
         logs = make_log_dir(folder / "logs", path, wanted_bytes, 2, total_bytes)
         context = multiprocessing.get_context("spawn")
         pool = stack.enter_context(ProcessPoolExecutor(SLOTS, mp_context=context))
-        # Each run has a folder of its own: a file system takes long to reuse the space of removed
+        # Each run has a new folder, since a file system takes long to reuse the space of removed
         # files.
         targets = (str(folder / f"to-{number}") for number in count())
 
@@ -126,10 +127,10 @@ def directory(bench: Bench, shape: str, segment_bytes: int, *, goal: float | Non
 def make_log_dir(
     folder: Path, source: Path, segment_bytes: int, segments: int, total_bytes: int
 ) -> list[Path]:
-    """Make a log directory with partitions of this many segments each, cut from a segment file, and
-    return its logs.
+    """Make a log directory with partitions of this many segments each, cut from a segment file.
+    Return its logs.
 
-    No checksum covers the base offset, so those of later segments are only raised.
+    No checksum covers the base offsets of batches, so later segments need only higher base offsets.
     """
     table = scan_segment(source, 0, segment_bytes)
     size_bytes, offsets = table.stop_position, int(table.last_offset[-1]) + 1

@@ -16,7 +16,7 @@ from .peers.python import aiokafka_decode, aiokafka_records
 
 KAFKA = "Kafka streamingIterator"
 PIECE_BYTES = 4 << 20
-# Goals against Kafka's iterator for records of 100 bytes. Opening the batch is most of the work.
+# Goals against Kafka's iterator for records of 100 bytes. Most of the work is decompression.
 COMPRESSED = {"lz4": 1.4, "zstd": 1.3, "snappy": 1.5, "gzip": 1.05}
 
 
@@ -39,8 +39,9 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def records(bench: Bench, shape: str, goals: Goals, *, verify_crc: bool = False) -> Case:
-    """Neither peer checks checksums. aiokafka makes objects of the records and reads none of them
-    during the measurement; Kafka's iterator reads offset, timestamp and both sizes."""
+    """Decode records to columns. Neither peer checks checksums. aiokafka makes an object for each
+    record, but no field is read during the measurement. Kafka's iterator reads the offset, the
+    timestamp and both sizes."""
 
     def prepare(stack: ExitStack) -> Sides:
         data = bench.corpora.data(shape)
@@ -70,7 +71,7 @@ def records(bench: Bench, shape: str, goals: Goals, *, verify_crc: bool = False)
 
 
 def records_by_piece(bench: Bench, shape: str) -> Case:
-    """Decode a segment as readers do: a few MiB at a time, and drop the columns after use."""
+    """Decode a segment like a reader: a few MiB at a time, and drop the columns after use."""
 
     def prepare(stack: ExitStack) -> Sides:
         data = bench.corpora.data(shape)

@@ -1,8 +1,8 @@
-"""remoteLogIndex entries: columns to bytes, bytes to verified columns, look-ups.
+"""Measures remoteLogIndex entries: columns to bytes, bytes to verified columns, and look-ups.
 
-Entries have 94 bytes, 48 of them the rdi; a segment of 1 GiB has 4,096 of them. All sides work in
-memory that the allocator has kept, as in a process that has been running for a while: fresh pages
-cost 1 us each on some virtual machines, as much as twenty entries.
+An entry has 94 bytes, of which the rdi takes 48. A segment of 1 GiB has 4,096 entries. All sides
+use memory that the allocator has kept, as in a process that has run for some time. On some virtual
+machines, a fresh page costs 1 us, as much as twenty entries.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def keep_memory() -> None:
-    """Make glibc keep freed memory from now on: it learns from the sizes that it returned to the
-    system."""
+    """Make glibc keep freed memory from now on. glibc adapts its limit to the largest block that it
+    has returned to the system."""
     bytearray(31 << 20)
 
 
@@ -60,7 +60,8 @@ def shape_of(rows: int) -> str:
 
 
 def columns(rows: int) -> tuple[peers.Columns, list[bytes]]:
-    """Return first and last offset, first and last timestamp, data length, and the rdis."""
+    """Return columns of first and last offset, first and last timestamp and data length, and the
+    rdis."""
     first = np.arange(rows, dtype=np.int64) * 2_500
     times = 1_760_000_000_000 + np.arange(rows, dtype=np.int64) * 1_000
     length = np.full(rows, RUN_BYTES, dtype=np.int64)
@@ -73,8 +74,8 @@ def same_bytes(data: bytes) -> Answer:
 
 
 def encode(rows: int, *, from_objects: bool) -> Case:
-    """Encode entries. The rdis are a list of bytes, as all peers take them, or the column of a
-    decoded index."""
+    """Encode entries. The rdis are a list of bytes, as for all peers, or the column of a decoded
+    index."""
 
     def prepare(_stack: ExitStack) -> Sides:
         keep_memory()
@@ -114,8 +115,8 @@ def seen(entries: RemoteLogIndexEntries) -> Answer:
 
 
 def decode(rows: int) -> Case:
-    """Decode entries. Every side checks magic, lengths, checksum, values and order of every
-    entry."""
+    """Decode entries. Every side checks the magic, the lengths, the checksum, the values and the
+    order of all entries."""
 
     def prepare(_stack: ExitStack) -> Sides:
         keep_memory()
@@ -156,7 +157,7 @@ def decode(rows: int) -> Case:
 
 
 def lookup(bench: Bench) -> Case:
-    """Look up one offset per call, all over the index of a segment of 1 GiB."""
+    """Look up one offset per call. The offsets are spread over the index of a segment of 1 GiB."""
 
     rows = QUICK_ROWS if bench.corpora.quick else SEGMENT_ROWS
 

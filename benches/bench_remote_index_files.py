@@ -1,8 +1,8 @@
 """Measures a partition's remote index files: append, look up, open, rebuild.
 
-A segment of 1 GiB has 4,096 entries of 256 KiB, of some 130 bytes each. The folder lies beside the
-other inputs of the benches, so a sync costs what it costs on that disk; the peer of the append
-writes and syncs the same bytes.
+A segment of 1 GiB has 4,096 entries. Each entry has about 130 bytes and covers 256 KiB. The folder
+is on the same disk as the other inputs of the benches. The disk decides the cost of a sync. The
+peer of the append writes and syncs the same bytes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Tier:
 
 
 def append(bench: Bench) -> Case:
-    """Append one segment after the other, each durable before the next."""
+    """Append one segment after another. Each segment is durable before the next append."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = Tier(stack, bench, APPENDS)
@@ -138,7 +138,7 @@ def logs(tier: Tier) -> list[Path]:
 
 
 def lookup(bench: Bench) -> Case:
-    """Look up offsets all over 25 GiB of log in the files; the peer has all offsets in memory, and
+    """Look up offsets of a log of 25 GiB in the files. The peer has all offsets in memory, and
     reads and checks one entry."""
 
     def prepare(stack: ExitStack) -> Sides:
@@ -179,7 +179,7 @@ def lookup(bench: Bench) -> Case:
 
 
 def opening(bench: Bench) -> Case:
-    """Open files, with every byte verified; the peer checks the entries, not the positions in
+    """Open the files and verify every byte. The peer checks the entries, but not the positions in
     them."""
 
     def prepare(stack: ExitStack) -> Sides:
@@ -205,7 +205,7 @@ def opening(bench: Bench) -> Case:
 
 
 def rebuild(bench: Bench) -> Case:
-    """Rebuild new files from entries in memory; they replace the old ones."""
+    """Rebuild the files from entries in memory. The new files replace the old ones."""
 
     def prepare(stack: ExitStack) -> Sides:
         tier = Tier(stack, bench, SEGMENTS)

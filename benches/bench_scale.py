@@ -1,4 +1,4 @@
-"""Whether a rebuild of very many segments on Spark takes longer for each byte than one of few."""
+"""Measures whether a rebuild on Spark takes longer per byte if there are many segments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
     many = (2, 20) if bench.corpora.quick else FLAT_SEGMENTS
 
     def measure() -> float:
-        """The most that ten times as many segments add to the cost of a byte."""
+        """Return the largest factor by which ten times as many segments raise the cost of a
+        byte."""
         costs = [*cost_per_gib(bench.corpora, many, FLAT_BYTES).values()]
         return max(after / before for before, after in pairwise(costs))
 

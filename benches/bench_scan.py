@@ -1,4 +1,4 @@
-"""Batches of a segment: header walk with and without checksums, from memory and from a file."""
+"""Scans the batches of a segment with and without checksums, in memory and in a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .peers.kafka import kafka_peer
 from .peers.python import aiokafka_batches, bare_crc_pass, struct_loop
 
 GB = 1e9
-# A compressed batch is smaller, so the same bytes have more headers.
+# A compressed batch is smaller, so a GB has more headers.
 COMPRESSED = 0.7
 
 
@@ -96,8 +96,8 @@ def _memory_case(
 
 
 def scan_file(bench: Bench, shape: str, goals: Goals) -> Case:
-    """Scan a file. aiokafka reads no files: it gets the whole file from ``read_bytes`` in every
-    run."""
+    """Scan a file. aiokafka cannot read files, so it gets the whole content from ``read_bytes`` in
+    every run."""
 
     def answer(table: BatchTable) -> Answer:
         path = bench.corpora.path(shape)
@@ -122,7 +122,7 @@ def scan_file(bench: Bench, shape: str, goals: Goals) -> Case:
 
 
 def two_threads(bench: Bench, shape: str) -> Case:
-    """Run the same two scans in parallel and one after the other."""
+    """Compare two scans in parallel with the same scans one after the other."""
 
     def prepare(stack: ExitStack) -> Sides:
         paths: list[Path] = [bench.corpora.path(shape)] * 2
@@ -149,8 +149,8 @@ def two_threads(bench: Bench, shape: str) -> Case:
 
 
 def headers_file(bench: Bench, shape: str, goals: Goals, *, own_file: bool) -> Case:
-    """Scan the headers of a file. Only a file that no other process can shorten is mapped; others
-    cost a system call per batch."""
+    """Scan the headers of a file. A file is mapped only if no other process can truncate it. Other
+    files need one system call per batch."""
 
     def prepare(stack: ExitStack) -> Sides:
         path = bench.corpora.path(shape)

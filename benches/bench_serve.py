@@ -1,5 +1,5 @@
-"""Serves consumers and producers: against a real broker with the same bytes, and against a
-responder that only sends."""
+"""Serves consumers and producers. The peers are a real broker with the same bytes, and a responder
+that only sends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FETCH_BYTES = MIB
 RECORDS_OF_BATCH = 15
 BARE, KAFKA = "ready frames", "Kafka"
 ROUNDS = 7
-# A JVM gets faster for the first half minute.
+# A JVM becomes faster during its first half minute.
 WARMUP_S = 8.0
 CONNECTIONS = 1_000
 LATENCIES = 2_000
@@ -67,12 +67,12 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def folder_of(stack: ExitStack, bench: Bench) -> Path:
-    """Return a folder on the disk of the segments."""
+    """Return a folder on the same disk as the segments."""
     return Path(stack.enter_context(TemporaryDirectory(dir=bench.corpora.path(SHAPE).parent)))
 
 
 def hot_sides(bench: Bench, stack: ExitStack, *, of_server: bool = False) -> Sides:
-    """Start three servers with the same batches and return a consumer of each."""
+    """Start three servers with the same batches. Return a run for each that reads its topic."""
     folder = folder_of(stack, bench)
     batches = batches_of(bench.corpora.path(SHAPE), HOT_BYTES)
     (folder / "same.log").write_bytes(b"".join(batches))
@@ -94,7 +94,7 @@ def hot_sides(bench: Bench, stack: ExitStack, *, of_server: bool = False) -> Sid
 
 
 def hot(bench: Bench) -> Case:
-    """Read the local log with librdkafka over loopback."""
+    """Read the local log with librdkafka over the loopback address."""
     return Case(
         operation="hot fetch by librdkafka",
         shape=f"{SHAPE}, {HOT_BYTES // MIB} MiB",
@@ -108,7 +108,7 @@ def hot(bench: Bench) -> Case:
 
 
 def hot_cpu(bench: Bench) -> Case:
-    """Count only the processor time of the server."""
+    """Read the local log, but measure only the CPU time of the server."""
     return Case(
         operation="hot fetch, a second of the server's processor time",
         shape=f"{SHAPE}, {HOT_BYTES // MIB} MiB",
@@ -122,7 +122,7 @@ def hot_cpu(bench: Bench) -> Case:
 
 
 def cold(bench: Bench, kind: str) -> Case:
-    """Read rolled segments from the tier; the broker reads its own from LocalTieredStorage."""
+    """Read rolled segments from the tier. The broker reads its own tier, LocalTieredStorage."""
 
     def prepare(stack: ExitStack) -> Sides:
         folder = folder_of(stack, bench)
@@ -160,7 +160,8 @@ def cold(bench: Bench, kind: str) -> Case:
 
 
 def s3_store(stack: ExitStack) -> str:
-    """Return the URL of a new bucket; processes that start later find its server."""
+    """Return the URL of a new bucket. Processes that start later find the server in their
+    environment."""
     server = stack.enter_context(running_s3_server(S3_SERVERS[-1]))
     before = dict(os.environ)
     os.environ.update(server.environment())
@@ -176,12 +177,12 @@ def wait_until_tiered(partition: Path) -> None:
 
 
 def written(bench: Bench, stack: ExitStack) -> tuple[Served, Served, list[bytes]]:
-    """Start both servers with an empty topic and return batches for it."""
+    """Start both servers with an empty topic, and return batches for it."""
     folder = folder_of(stack, bench)
     ours, peer = node(stack, folder), kafka(stack, folder)
     for one in (ours, peer):
         create_topic(one.bootstrap)
-    # Without a producer id the same batch may be written again and again.
+    # A batch without a producer id may be written several times.
     records = [
         Record(offset=row, timestamp_ms=FIRST_TIMESTAMP_MS, key=None, value=bytes(1024))
         for row in range(RECORDS_OF_BATCH)
@@ -191,7 +192,7 @@ def written(bench: Bench, stack: ExitStack) -> tuple[Served, Served, list[bytes]
 
 
 def produce(bench: Bench) -> Case:
-    """Append batches with acks of all, 20 requests before the first answer."""
+    """Append batches with acks=all. 20 requests are sent before the first answer is read."""
 
     def prepare(stack: ExitStack) -> Sides:
         ours, peer, batches = written(bench, stack)
@@ -220,7 +221,7 @@ def produce(bench: Bench) -> Case:
 
 
 def produce_p99(bench: Bench) -> Limit:
-    """Return the p99 of one request at a time, of the broker's."""
+    """Return the 99th percentile of the time of a single request, divided by that of the broker."""
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -246,7 +247,8 @@ def produce_p99(bench: Bench) -> Limit:
 
 
 def idle_connections(bench: Bench) -> Limit:
-    """Return the memory by which a node grows with clients that have asked for its versions."""
+    """Return the memory that idle clients add to a node. Each client has requested the API
+    versions."""
 
     def measure() -> float:
         count = 50 if bench.corpora.quick else CONNECTIONS
@@ -269,13 +271,13 @@ def idle_connections(bench: Bench) -> Limit:
 
 
 def connected(server: Served, stack: ExitStack) -> None:
-    """Connect a client that has been answered once."""
+    """Connect a client, and read one answer."""
     client = stack.enter_context(RawClient(server.address))
     client.request(ApiVersionsRequest(), 0)
     client.read_frame()
 
 
 def allow_descriptors(count: int) -> None:
-    """Raise the limit of open files, as far as this process may."""
+    """Raise the limit of open files, as far as this process is allowed to."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(count, 1024), hard), hard))

@@ -1,4 +1,4 @@
-"""Measures Spark as a scheduler of the worker: against a pool of processes, and against stock
+"""Measures Spark as a scheduler of tierlog's tasks. The peers are a pool of processes and stock
 Spark."""
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ GB = 1e9
 MIB = 1 << 20
 ROOT = Path(__file__).parents[1]
 TIMES = 3
-# After this time the JVM of a new session is about as fast as it gets.
+# After this time, the JVM of a new session has reached nearly its full speed.
 WARMUP_S = 15
-# As the command starts it: the JVM only schedules.
+# The settings of `tierlog index rebuild`, for a JVM that only schedules.
 SCHEDULING = {**SMALL, **SCHEDULING_JVM}
-# The file system allows this many names of a file.
+# The file system allows at most this many links to a file.
 LINKS = 50_000
 
 
@@ -75,7 +75,7 @@ def tuned(stack: ExitStack, settings: Mapping[str, str] = SMALL) -> SparkSession
 
 
 def log_dir(folder: Path, segment: Path, partitions: int) -> Path:
-    """Make a log directory in which every partition is the same segment, linked."""
+    """Make a log directory in which every partition has a link to the same segment."""
     disk = folder / "disk"
     disk.mkdir()
     (disk / "meta.properties").write_text(META_PROPERTIES)
@@ -90,7 +90,7 @@ def log_dir(folder: Path, segment: Path, partitions: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Makes a new folder for the files of each run, and removes that of the last one."""
+    """Makes a new folder for the files of each run, and removes the folders of earlier runs."""
 
     folder: Path
     numbers: count[int] = field(default_factory=count)
@@ -104,8 +104,8 @@ class Targets:
 
 
 def rebuild(bench: Bench, task_bytes: int, *, goal: float, links: int = 64) -> Case:
-    """Rebuild 17 GB of segments or more, with plan and report. Session and pool were started
-    before."""
+    """Rebuild at least 17 GB of segments, with plan and report. The session and the pool were
+    started before."""
     shape = "none-100-16k"
     links = links // 16 if bench.corpora.quick else links
 
@@ -138,7 +138,7 @@ def rebuild(bench: Bench, task_bytes: int, *, goal: float, links: int = 64) -> C
 
 
 def in_pool(pool: ProcessPoolExecutor, source: str, target: str) -> RebuildSummary:
-    """Run the same tasks in processes that wait for them."""
+    """Run the same tasks in a pool of processes that was started before."""
     plan = plan_rebuild(source, target=target, dry_run=False, now_ms=0, slots=SLOTS)
     outcomes = [one for done in pool.map(rebuild_task, plan.tasks) for one in done]
     return rebuild_report(plan, outcomes).summary
@@ -156,8 +156,9 @@ def seen(summary: RebuildSummary) -> Answer:
 def batches(bench: Bench, *, links: int) -> Case:
     """Return the case that scans segments of 16 MiB and lets Spark count their batches.
 
-    The 40 files have 670 MB. Each is linked `links` times under other names. To scan all files once
-    takes our workers less than a tenth of a second, so with one link Spark's own time counts most.
+    The 40 files have 670 MB in total. Each file has `links` names. tierlog's workers scan all files
+    once in less than a tenth of a second. So with one name per file, Spark itself takes most of the
+    time.
     """
     files = 4 if bench.corpora.quick else 40
 
@@ -199,15 +200,15 @@ def batches(bench: Bench, *, links: int) -> Case:
 
 
 def first_batches(data: bytes, size_bytes: int) -> int:
-    """Return where the last batch before a position ends."""
+    """Return the end of the last batch that ends at or before `size_bytes`."""
     table = scan_segment(data, verify_crc=False)
     ends = table.position + table.size_bytes
     return int(ends[ends <= size_bytes][-1])
 
 
 def per_task(tasks: int) -> Limit:
-    """Return the time of an empty task, after a warm-up. Its rows come to the driver, as those of a
-    rebuild do; to count them, each task would write files of a shuffle."""
+    """Return the time of an empty task, after a warm-up. The rows of a task go to the driver, like
+    those of a rebuild. If Spark counted the rows, each task would write files of a shuffle."""
 
     def measure() -> float:
         with session(MASTER, SCHEDULING) as spark:
@@ -231,7 +232,7 @@ def as_it_is(batches: object) -> object:
 
 
 def per_tiny_segment(bench: Bench, segments: int) -> Limit:
-    """Return the time of a tiny segment: list, plan, scan, write and report."""
+    """Return the time that a tiny segment takes, with listing, plan, scan, files and report."""
 
     def measure() -> float:
         with ExitStack() as stack:
@@ -252,7 +253,7 @@ def per_tiny_segment(bench: Bench, segments: int) -> Limit:
 
 
 def tiny_log_dir(bench: Bench, folder: Path, segments: int) -> str:
-    """Make partitions of one segment of 16 KB, a single batch."""
+    """Make partitions that each have one segment of 16 KB with a single batch."""
     data = bench.corpora.data("none-100-16k")
     segment = folder / "segment"
     segment.write_bytes(data[: first_batches(data, 20 << 10)])
@@ -270,7 +271,7 @@ def best_s(run: Callable[[], object]) -> float:
 
 
 def driver_memory(bench: Bench, few: int, many: int) -> Limit:
-    """Return the memory that this many more segments add to the Python of a driver that keeps no
+    """Return the memory that more segments add to the Python process of a driver that keeps no
     rows."""
 
     def measure() -> float:
@@ -279,7 +280,7 @@ def driver_memory(bench: Bench, few: int, many: int) -> Limit:
         with TemporaryDirectory(dir=bench.corpora.directory) as folder:
             sources = []
             for segments in (few, many):
-                # A folder takes longer to make than all else, so partitions have many segments.
+                # Most of the time is needed to make folders, so each partition has many segments.
                 place, each = Path(folder) / str(segments), min(segments, 100)
                 make_log_dir(place, path, size_bytes, each, segments * size_bytes)
                 sources.append(str(place))

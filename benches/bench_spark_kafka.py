@@ -1,4 +1,4 @@
-"""A topic as a table of Spark: out of the broker's directories, and through the broker."""
+"""Reads a topic as a Spark table, from the directories of a broker and through the broker."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CACHE = HERE.parent / ".cache" / "spark-kafka"
 TOPIC, PARTITIONS = "bench", 4
 KEPT = "same batches, kept"
 RECORD_BYTES = 1024
-# What Spark's Kafka source has: nobody drags along columns that the other one has not.
+# The columns of Spark's Kafka source. Both sides return the same columns.
 COLUMNS = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "timestampType int"
 )
-# A JVM compiles what it runs: the first runs take up to twice as long as the later ones.
+# The JVM compiles code while it runs, so the first runs take up to twice as long as later runs.
 WARMUP_S = 6.0
-# Whoever reads a record looks at all of it.
+# Each side reads all fields of every record.
 SEEN = (
     "count(offset) AS records",
     "sum(offset) AS offsets",
@@ -52,7 +52,7 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def topic(records: int) -> Case:
-    """All of a topic, from one session; the broker runs for both."""
+    """Read a whole topic in one session. The broker runs during the measurement of both sides."""
 
     def prepare(stack: ExitStack) -> Sides:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -60,7 +60,8 @@ def topic(records: int) -> Case:
         produce(broker, records)
         workers_find_peers(stack)
         spark = stack.enter_context(session(MASTER, SMALL))
-        # Not a setting: the JVM of an earlier session would go on without them.
+        # The jars are added here and not by a setting, since the JVM of an earlier session would
+        # not load them.
         for jar in jars():
             spark.sql(f"ADD JAR '{jar}'")
         spark.dataSource.register(TierlogDataSource)
@@ -72,7 +73,8 @@ def topic(records: int) -> Case:
             return counted(reader.schema(COLUMNS).load(path))
 
         def kept() -> Answer:
-            """No source in Python is faster; of the same rows over and over, so only counted."""
+            """Read rows that exist already. No Python source is faster. The rows repeat, so the
+            bench compares only their number."""
             found = counted(spark.read.format("kept").schema(COLUMNS).load(path))
             return {"records": found["records"]}
 
@@ -100,7 +102,7 @@ def topic(records: int) -> Case:
 
 
 def jars() -> list[str]:
-    """Spark's Kafka source with what it needs."""
+    """Return the jars of Spark's Kafka source and its dependencies."""
     try:
         return classpath(CACHE, pom=POM).split(":")
     except KafkaToolsError as error:
@@ -108,7 +110,7 @@ def jars() -> list[str]:
 
 
 def produce(broker: KafkaBroker, records: int) -> None:
-    """Records of text that compresses, sent as they are."""
+    """Produce records of compressible text, without compression."""
     from confluent_kafka import Producer
 
     broker.create_topic(TOPIC, partitions=PARTITIONS)

@@ -1,4 +1,4 @@
-"""Gives every ``bench_*.py`` its cases, one test for each side; see ``benches/__init__.py``."""
+"""Gives every ``bench_*.py`` one test for each side of its cases; see ``benches/__init__.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    """``bench_*.py`` is not among pytest's own patterns."""
+    """Collect ``bench_*.py``, which pytest's own patterns do not include."""
     if file_path.match("bench_*.py") and not parent.session.isinitpath(file_path):
         module: pytest.Module = pytest.Module.from_parent(parent, path=file_path)
         return module

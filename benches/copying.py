@@ -1,4 +1,4 @@
-"""The copy of one segment as a remote log manager makes it, ready to be run again and again."""
+"""Copies a segment like a remote log manager, as often as a bench needs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ PARTITION_METADATA = "version: 0\ntopic_id: qza3daxmQBmJiMVKA5kDaQ\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A partition whose rolled segment, or a few of them, go to a ``file://`` store, `opened` once:
-    its folders are there after the first copy, as in a manager's life."""
+    """A partition with one or more rolled segments, and a ``file://`` store for their copies. The
+    store `opened` is opened only once. So the folders of the store exist after the first copy, as
+    in a long-running manager."""
 
     log: PartitionLog
     store: Path
@@ -41,8 +42,8 @@ class Copying:
     def of(
         cls, segment: Path, folder: Path, store: Path | None = None, segments: int = 1
     ) -> Copying:
-        """Links `segment`, which starts at offset 0, into a log directory made in `folder`, where
-        the store is too unless it is told otherwise. Further `segments` repeat it."""
+        """Link `segment`, which starts at offset 0, into a log directory in `folder`. The store is
+        also in `folder` unless `store` is given. Further `segments` repeat its batches."""
         next_offset = int(scan_segment(segment, verify_crc=False).last_offset[-1]) + 1
         partition = folder / "disk" / "bench-0"
         partition.mkdir(parents=True)
@@ -59,16 +60,16 @@ class Copying:
         return cls(log=log, store=place, opened=open_store(place.as_uri()))
 
     def run(self) -> Path:
-        """Scan, rebuild, copy, verify; returns the stored `.log` object."""
+        """Scan, rebuild, copy and verify. Return the stored `.log` object."""
         return self.store / log_key(self.copy_to(self.opened))
 
     def copy_to(self, store: ObjectStore) -> RemoteLogSegmentMetadata:
-        """The same into any store; what the copy ended as."""
+        """Copy the segment to a store. Return the metadata of the copy."""
         (metadata,) = self.copy_all_to(store)
         return metadata
 
     def copy_all_to(self, store: ObjectStore) -> list[RemoteLogSegmentMetadata]:
-        """The same of each segment."""
+        """Copy each segment to a store."""
         copier = self._copier(store)
         return [self._copy(copier, segment) for segment in self.log.rolled_segments]
 
@@ -82,7 +83,7 @@ class Copying:
             return copier.copy(ready, handle, segment_id=segment_id, draft=draft).metadata
 
     def copy_paced(self, gate: Callable[[int], None]) -> RemoteLogSegmentMetadata:
-        """Into the store of this object, piece by piece through `gate`."""
+        """Copy the segment to the store of this object in chunks that pass through `gate`."""
         copier, (segment,) = self._copier(self.opened), self.log.rolled_segments
         with SegmentHandle(segment.log_path) as handle:
             return copier.copy(prepare(self.log, segment, handle), handle, gate=gate).metadata
@@ -96,13 +97,14 @@ class Copying:
         )
 
     def forget(self) -> None:
-        """Removes what the last run stored."""
+        """Remove the objects of the last run."""
         for info in list(self.opened.list()):
             self.opened.delete(info.key)
 
 
 def _repeat(segment: Path, path: Path, start_offset: int) -> None:
-    """The same batches from `start_offset` on: no checksum covers their base offsets."""
+    """Write the batches of `segment` again with offsets from `start_offset` on. No checksum covers
+    their base offsets."""
     shutil.copyfile(segment, path)
     batches = scan_segment(segment, verify_crc=False)
     with path.open("r+b") as file, mmap(file.fileno(), 0) as data:

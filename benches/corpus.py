@@ -1,14 +1,15 @@
-"""The segments that are raced over: seeded, shaped like Kafka's, written anew in every run.
+"""Makes the segments for the benches. The segments are seeded, look like Kafka's, and are written
+again in every run.
 
-A shape is ``<codec>-<record bytes>-<batch bytes>``: records of that many bytes of key and value
-together (10 of them the key), as many to a batch as fit into the batch bytes before compression.
-The text looks like small JSON events; it compresses about 3:1 at 16 KiB.
+A shape is ``<codec>-<record bytes>-<batch bytes>``. Each record has this many bytes of key and
+value together; the key has 10 of them. A batch has as many records as fit into the batch bytes
+before compression. The text looks like small JSON events, and compresses about 3:1 at 16 KiB.
 
-A few dozen different batches are built and then repeated, each time with the offsets, times and
-sequences that follow and the checksum this needs. How a file was written decides how fast its
-cached pages are read and mapped (large writes get large folios, pages that were evicted and read
-again do not), so every file is written in ``WRITE_BYTES`` pieces by the process that measures,
-and the report says so.
+A few dozen different batches are built and then repeated, each time with new offsets, times,
+sequences and checksums. The way in which a file was written affects the speed of reads and maps of
+its cached pages. For example, large writes get large folios, but pages that were evicted and read
+again do not. So the measuring process writes every file itself, in chunks of ``WRITE_BYTES``, and
+the report says so.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ WORDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a segment holds. ``size_bytes`` of the file is reached, not passed by a whole block."""
+    """The content of a segment. The file has as many whole blocks as fit into ``size_bytes``, but
+    at least one."""
 
     codec: str
     record_bytes: int
@@ -60,7 +62,7 @@ class Shape:
 
     @property
     def batches_per_block(self) -> int:
-        """Different batches before they repeat: 1 MiB of them, and no fewer than 4."""
+        """The number of different batches in a block: 1 MiB of them, but at least 4."""
         return max(4, MIB // self.batch_bytes)
 
 
@@ -91,19 +93,20 @@ SHAPES = _shapes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpora:
-    """Segment files under ``directory``, made when first asked for; tiny ones when ``quick``."""
+    """Segment files in ``directory``, each made at its first use. The segments are tiny if
+    ``quick``."""
 
     directory: Path
     quick: bool = False
 
     def path(self, name: str) -> Path:
-        """The file of that shape."""
+        """Return the file of a shape."""
         shape = SHAPES[name]
         size_bytes = min(shape.size_bytes, 2 * MIB) if self.quick else shape.size_bytes
         return _made(self.directory / f"{name}-{size_bytes // MIB}m.log", shape, size_bytes)
 
     def data(self, name: str) -> bytes:
-        """Its bytes; the last two shapes asked for stay in memory."""
+        """Return the bytes of a shape. The last two shapes stay in memory."""
         return _read(self.path(name))
 
 
@@ -121,7 +124,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, shape: Shape, size_bytes: int) -> None:
-    """Full blocks until ``size_bytes``; every write but the last has ``WRITE_BYTES``."""
+    """Write whole blocks up to ``size_bytes``. Every write except the last has ``WRITE_BYTES``."""
     pending = bytearray()
     with path.open("wb", buffering=0) as file:
         for block in _rebased(_block(shape), size_bytes):
@@ -130,12 +133,12 @@ def _write(path: Path, shape: Shape, size_bytes: int) -> None:
                 file.write(memoryview(pending)[:WRITE_BYTES])
                 del pending[:WRITE_BYTES]
         file.write(pending)
-        # Dirty pages would be written back while the first rounds run.
+        # Without the sync, the kernel would write the pages to disk during the first rounds.
         os.fsync(file.fileno())
 
 
 def _rebased(batches: list[bytes], size_bytes: int) -> Iterator[memoryview]:
-    """Yield the block of these batches repeatedly, with rising offsets, times and sequences."""
+    """Yield the block of these batches repeatedly, with ascending offsets, times and sequences."""
     block = bytearray().join(batches)
     view = memoryview(block)
     borders = list(accumulate(map(len, batches), initial=0))
@@ -154,7 +157,7 @@ def _rebased(batches: list[bytes], size_bytes: int) -> Iterator[memoryview]:
 
 def _block(shape: Shape) -> list[bytes]:
     rng = random.Random(SEED)
-    # A record of n bytes takes about n + 10 in a batch, whose own header has 61.
+    # A record of n bytes takes about n + 10 bytes in a batch. The header of a batch has 61 bytes.
     count = max(1, (shape.batch_bytes - 61) // (shape.record_bytes + 9))
     return [
         build.batch(

@@ -1,4 +1,4 @@
-"""A data source whose rows exist already: the time that Spark takes to get them out of a worker."""
+"""A data source whose rows exist already. This source shows how long Spark takes to fetch rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tierlog.tables.read import read_task
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# More than a core's cache, so the rows come from memory.
+# Larger than a core's cache, so the rows come from memory.
 _KEPT_BYTES = 64 << 20
 
 Task = tuple[ReadRange, ...] | tuple[Finding, ...]
@@ -28,7 +28,7 @@ Task = tuple[ReadRange, ...] | tuple[Finding, ...]
 
 @cache
 def _kept(path: str, columns: str) -> list[pa.RecordBatch]:
-    """Return the first batches of the first task; each worker keeps them."""
+    """Return the first batches of the first task. Each worker keeps them."""
     options = parse_options({"path": path, "subscribePattern": ".*"})
     task = plan_read(options, open_catalog(options))[0]
     schema = arrow_schema(StructType.fromJson(json.loads(columns)))
@@ -41,8 +41,8 @@ def _kept(path: str, columns: str) -> list[pa.RecordBatch]:
 
 
 class KeptDataSource(DataSource):  # type: ignore[misc]
-    """``format("kept")``: as many tasks as `format("tierlog")` has for a path, each with as many
-    rows, from batches that were made before."""
+    """The data source ``format("kept")``. For a path, it has as many tasks as
+    ``format("tierlog")``, with as many rows. The rows are in batches that were made before."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The parts that all benches share: a case to race, a limit to keep, and the rows of both."""
+"""The parts that all benches share: cases, limits, and the rows of their results."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ MAX_ROUNDS = 99
 Run = Callable[[], Any]
 # The result of an operation, by name. A peer agrees when all of its values equal ours.
 Answer = Mapping[str, object]
-# For each peer the factor that ours must reach, None for a figure without a goal.
+# For each peer, the goal for the ratio of tierlog's speed to that of the peer; None if there is no
+# goal.
 Goals = Mapping[str, float | None]
 
 
 class PeerMissingError(RuntimeError):
-    """A peer cannot run on this machine; the message says what it needs."""
+    """A peer cannot run on this machine. The message says what it needs."""
 
 
 class DisagreementError(AssertionError):
-    """Ours and a peer found different things in the same input, so no figure counts."""
+    """tierlog and a peer found different results in the same input, so no figure counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,9 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The length of a race: every side warms up, then all take turns for at least ``rounds`` rounds
-    and ``least_s`` seconds. ``cpu_time`` counts the CPU time of the calling thread, which is
-    steadier on a machine with other load."""
+    """The length of a measurement. Every side warms up. Then all sides take turns for at least
+    ``rounds`` rounds and ``least_s`` seconds. ``cpu_time`` measures the CPU time of the calling
+    thread, which varies less on a machine with other load."""
 
     rounds: int = 9
     least_s: float = 2.0
@@ -60,19 +61,19 @@ class Bench:
 
 
 def nothing() -> None:
-    """Reset a case that leaves no traces."""
+    """Do nothing, to reset a case that leaves no traces."""
 
 
 def unchanged(found: Answer) -> Answer:
-    """Return the answer of a run that returns one."""
+    """Return the result of a run, which is already an `Answer`."""
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The functions of a prepared case. A peer's run returns its `Answer`, directly, as `Timed`, or
-    as a function that computes it after the measurement. Ours may return what users get, and
-    ``answer`` makes an `Answer` of it."""
+    """The functions of a prepared case. The run of a peer returns its `Answer`, directly, as
+    `Timed`, or as a function that computes it after the measurement. ``ours``, the run of tierlog,
+    may return any result, from which ``answer`` makes an `Answer`."""
 
     amount: float
     ours: Run
@@ -81,18 +82,18 @@ class Sides:
     reset: Callable[[], None] = nothing
 
     def runs(self) -> dict[str, Run]:
-        """Every side by name, ours first."""
+        """Return the run of every side by name, tierlog first."""
         return {OURS: self.ours, **self.peers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One operation on one shape of input, ours against peers.
+    """One operation on one shape of input, by tierlog and by peers.
 
-    ``peers`` has the goal for each. ``unit`` is the unit of ``Sides.amount``. ``one_thread`` is
-    False when a run waits or works in other threads. ``rounds`` are enough for a case that takes
-    many seconds. ``warmup_s`` is for sides that get faster for longer, as a JVM does while it
-    compiles.
+    ``peers`` has the goal for each peer. ``unit`` is the unit of ``Sides.amount``. ``one_thread``
+    is False when a run waits or works in other threads. ``rounds`` limits the rounds of a case that
+    takes many seconds. ``warmup_s`` is the warm-up of sides that become faster for a longer time,
+    like a JVM that compiles.
     """
 
     operation: str
@@ -110,13 +111,13 @@ class Case:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """Return all sides, ours first."""
+        """Return the names of all sides, tierlog first."""
         return (OURS, *self.peers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One figure that must stay below a bound, without a peer."""
+    """One figure that must not exceed a limit. It has no peer."""
 
     operation: str
     shape: str
@@ -131,8 +132,8 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the table. ``ratio`` is our speed over the peer's; None when it was not measured
-    here."""
+    """One line of the table. ``ratio`` is the speed of tierlog divided by that of the peer; None
+    when the peer was not measured here."""
 
     operation: str
     shape: str
@@ -150,8 +151,8 @@ class Row:
 
 
 def measure(item: Case | Limit, pace: Pace) -> list[Row]:
-    """Return the rows of a case or limit; DisagreementError before any figure that would be
-    wrong."""
+    """Return the rows of a case or limit. Raise DisagreementError before the measurement if the
+    answers differ."""
     if isinstance(item, Limit):
         return [_keep(item)]
     with ExitStack() as stack:
@@ -186,16 +187,17 @@ def _row(case: Case, amount: float, seconds: Mapping[str, float], peer: str, not
 
 
 class Benchmark(Protocol):
-    """The used part of pytest-benchmark's fixture."""
+    """The part of pytest-benchmark's fixture that the benches use."""
 
     group: str | None
 
     def pedantic(self, target: Run, *, setup: Run, rounds: int, warmup_rounds: int) -> object:
-        """Time `target`, after `setup`, this many times."""
+        """Measure `target` this many times, after a call of `setup` each time."""
 
 
 def run_side(case: Case, side: str, benchmark: Benchmark) -> None:
-    """Run one side of a case under pytest-benchmark, after the same comparison of the answers."""
+    """Run one side of a case under pytest-benchmark, after a comparison of the answers of all
+    sides."""
     with ExitStack() as stack:
         sides = case.prepare(stack)
         missing = check(case, sides)
@@ -207,7 +209,7 @@ def run_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def check(case: Case, sides: Sides) -> dict[str, str]:
-    """Compare the answers of all sides; return why each missing peer is missing."""
+    """Compare the answers of all sides. Return the missing peers with the reason of each."""
     if sides.peers.keys() != case.peers.keys():
         raise ValueError(f"{case.name}: goals for {[*case.peers]}, runs for {[*sides.peers]}")
     sides.reset()
@@ -239,7 +241,7 @@ def _keep(limit: Limit) -> Row:
 
 
 def _race(runs: Mapping[str, Run], reset: Callable[[], None], pace: Pace) -> dict[str, float]:
-    """Return the median seconds of every side; the sides take turns."""
+    """Return the median seconds of every side. The sides take turns."""
     for run in runs.values():
         until = time.perf_counter() + pace.warmup_s
         while time.perf_counter() < until:

@@ -1,4 +1,4 @@
-"""The loops of ``hot_loops.pyx``, compiled against the ``tierlog._hot`` that is installed."""
+"""Compiles the loops of ``hot_loops.pyx`` against the installed ``tierlog._hot``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ SOURCE = Path(__file__).with_name("hot_loops.pyx")
 
 @cache
 def hot_loops(directory: Path) -> Any:
-    """The compiled module, kept under `directory`; built as another package builds its own."""
+    """Return the compiled module, which is kept in `directory`. The module is built like a module
+    of another package."""
     interface = Path(str(_hot.__file__)).with_name("_hot.pxd")
     digest = hashlib.sha256(SOURCE.read_bytes() + interface.read_bytes()).hexdigest()[:16]
     suffix = str(sysconfig.get_config_var("EXT_SUFFIX"))

@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""What another package's compiled code does with our sensors and caches: loops without the lock."""
+"""Loops over sensors and caches without the interpreter lock, like code of another package."""
 
 from libc.stdint cimport int64_t, uint8_t
 
@@ -25,7 +25,8 @@ cdef inline int64_t exact_now_ms() noexcept nogil:
 def record_given(
     QuotaSensor sensor, int64_t amount, int64_t first_ms, int64_t until_ms, int64_t per_ms
 ):
-    """So many records and checks in each millisecond; how many found the quota exceeded."""
+    """Record and check `per_ms` times in each millisecond. Return how many checks found the quota
+    exceeded."""
     cdef int64_t exceeded = 0, now_ms, number
     with nogil:
         for now_ms in range(first_ms, until_ms):
@@ -36,7 +37,8 @@ def record_given(
 
 
 def record_clocked(QuotaSensor sensor, int64_t amount, int64_t records, bint coarse):
-    """The same, each at the time of the clock."""
+    """Record and check `records` times, each at the time of the clock. Return how many checks found
+    the quota exceeded."""
     cdef int64_t exceeded = 0, number
     with nogil:
         for number in range(records):
@@ -48,7 +50,8 @@ def record_clocked(QuotaSensor sensor, int64_t amount, int64_t records, bint coa
 
 
 cdef class Finder:
-    """Looks up keys, all of one length, in one cache; they lie in the order of their use."""
+    """Looks up keys of equal length in a cache. The keys are in memory in the order of their
+    use."""
 
     cdef IndexCache cache
     cdef bytes keys
@@ -65,7 +68,8 @@ cdef class Finder:
             raise ValueError("keys of more than one length")
 
     def __call__(self, int64_t repeats):
-        """How many were found in so many rounds, the clock read for each."""
+        """Look up all keys `repeats` times, and read the clock for each. Return the number of
+        hits."""
         cdef const uint8_t *start = self.keys
         cdef const uint8_t *end = start + len(self.keys)
         cdef const uint8_t *key

@@ -1,7 +1,7 @@
-"""Runs one operation in a process of its own, and prints by how many bytes the process grew.
+"""Runs one operation in a separate process, and prints by how many bytes the process grew.
 
-``python -m benches.memory_child scan SEGMENT`` or ``... copy SEGMENT FOLDER``. The peak comes from
-VmHWM: ``ru_maxrss`` survives exec and so starts with the parent's.
+``python -m benches.memory_child scan SEGMENT`` or ``... copy SEGMENT FOLDER``. The peak is VmHWM,
+since ``ru_maxrss`` begins with the value of the parent process.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Metadata stores with very many segments, and one look at such a store in a process of its own.
+"""Makes metadata stores with many segments, and measures the first use of such a store.
 
-``python -m benches.metadata STORE`` prints as JSON how long opening it took, the first question for
-a size and the first look-up, and by how many bytes having its segments in memory made the process
-larger. Everything is made of numbers, so a store is the same every time.
+``python -m benches.metadata STORE`` prints JSON with the time to open the store, to read the first
+size and to do the first lookup, and with the bytes that the segments in memory add to the process.
+The content is computed from numbers, so a store is always the same.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ OFFSETS = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """A store with this many partitions and segments, and a new leader after each 500 segments or
-    as given."""
+    """A store with this many partitions, and this many segments in each. The leader changes after
+    every ``epoch_segments`` segments."""
 
     partitions: int
     segments: int
@@ -75,7 +75,7 @@ class Store:
         )
 
     def path(self, corpora: Corpora) -> Path:
-        """Return the store, written unless an earlier run did."""
+        """Return the path of the store. The store is written if no earlier run has written it."""
         shape = f"{self.partitions}x{self.segments}"
         if self.epoch_segments != EPOCH_SEGMENTS:
             shape += f"by{self.epoch_segments}"
@@ -98,7 +98,8 @@ class Store:
 
 
 def look(path: str) -> dict[str, float]:
-    """Return seconds and bytes; the look-ups are in every partition."""
+    """Return the measured seconds and bytes. The memory is measured after a lookup in every
+    partition."""
     clock, figures = time.perf_counter, {}
     start = clock()
     manager = SqliteRemoteLogMetadataManager(path)

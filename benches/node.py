@@ -1,6 +1,6 @@
 """A node with thousands of partitions of small segments, for a remote log manager.
 
-All partitions show the same few segment files; those of a topic share a partition.metadata.
+All partitions use the same few segment files. The partitions of a topic share a partition.metadata.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 RECORDS = 10
 PARTITIONS_OF_A_TOPIC = 10
-# Long enough for segments with the benches' timestamps.
+# Long enough that segments with the benches' timestamps do not expire.
 RETENTION_MS = 100 * 365 * 86_400_000
 
 
 @dataclass
 class StillLog:
-    """A `LocalLog` that no longer changes: every look has the same view."""
+    """A `LocalLog` that never changes. Every look returns the same view."""
 
     partition: TopicIdPartition
     shown: LogView
@@ -48,18 +48,23 @@ class StillLog:
         return self.shown
 
     def advance_log_start_offset(self, offset: int) -> None:
-        raise AssertionError(f"{self.partition}: nothing is to expire, {offset}")
+        raise AssertionError(
+            f"{self.partition}: expected no expired records, found log start offset {offset}"
+        )
 
     def raise_highest_remote_offset(self, offset: int) -> None:
         self.highest_remote_offset = offset
 
     def delete_local_segments(self, local_log_start_offset: int) -> None:
-        raise AssertionError(f"{self.partition}: nothing is to go, {local_log_start_offset}")
+        raise AssertionError(
+            f"{self.partition}: expected no local deletion, found one below "
+            f"{local_log_start_offset}"
+        )
 
 
 @dataclass
 class TimedStore(ObjectStore):
-    """A store that measures how long its calls kept the calling thread busy."""
+    """A store that measures how long its calls occupy the calling thread."""
 
     store: ObjectStore
     seconds: float = 0.0
@@ -81,7 +86,7 @@ class TimedStore(ObjectStore):
     def put_stream(
         self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
     ) -> None:
-        # The store does not make the chunks, so their time does not count.
+        # The store does not make the chunks, so the time to make them does not count.
         data = list(chunks)
         began = time.thread_time()
         self.store.put_stream(key, data, size_bytes, overwrite=overwrite)
@@ -110,7 +115,7 @@ class TimedStore(ObjectStore):
 
 
 def still_logs(folder: Path, partitions: int, segments: int) -> list[StillLog]:
-    """Yield this many partitions with this many rolled segments each, and an active one."""
+    """Return this many partitions, each with this many rolled segments and an active one."""
     log = _written(folder, segments)
     logs: list[StillLog] = []
     topic_id, directory = "", folder
@@ -134,8 +139,8 @@ def still_logs(folder: Path, partitions: int, segments: int) -> list[StillLog]:
 
 
 def on_disk(folder: Path, partitions: int, segments: int) -> Path:
-    """Make the log directory of a broker with this many partitions, whose files are links of the
-    first one's."""
+    """Make the log directory of a broker with this many partitions. The files of later partitions
+    are links to those of the first partition."""
     _written(folder, segments)
     first = folder / "disk" / "bench-0"
     for path in list(first.glob("*.log")):
@@ -151,13 +156,13 @@ def on_disk(folder: Path, partitions: int, segments: int) -> Path:
 
 
 def look_again(logs: Sequence[StillLog]) -> None:
-    """Give every host another view without differences."""
+    """Give every log a new view with the same content."""
     for log in logs:
         log.shown = replace(log.shown)
 
 
 def tier_all_but_the_last(logs: Sequence[StillLog], metadata: RemoteLogMetadataManager) -> None:
-    """Return the metadata of a node that has copied all segments but the last one of each
+    """Fill the metadata as on a node that has copied all segments except the last one of each
     partition."""
     (shown,) = {id(log.shown.log.segments): log.shown.log for log in logs}.values()
     ready = [_prepared(shown, segment) for segment in shown.rolled_segments[:-1]]
@@ -188,7 +193,7 @@ def _view(log: PartitionLog) -> LogView:
 
 
 def _written(folder: Path, segments: int) -> PartitionLog:
-    """Write one such partition, with the snapshots that a broker writes when it rolls."""
+    """Write one partition, with the snapshots that a broker writes when it rolls a segment."""
     directory = folder / "disk" / "bench-0"
     directory.mkdir(parents=True)
     (folder / "disk" / "meta.properties").write_text(META_PROPERTIES)

@@ -1,4 +1,4 @@
-"""Prints a run: the machine, and a table for people, Markdown or programs."""
+"""Formats the results of a run: the machine, and a table for people, Markdown or programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def busy_warning() -> str:
-    """Return a warning when other processes use the machine, else nothing."""
+    """Return a warning when other processes use the machine, otherwise an empty text."""
     load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load <= BUSY_LOAD_PER_CORE * cores:
         return ""
@@ -59,7 +59,7 @@ def as_markdown(rows: Sequence[Row], facts: Mapping[str, str]) -> str:
 
 
 def write_json(path: Path, rows: Sequence[Row], facts: Mapping[str, str]) -> None:
-    """Write everything as JSON."""
+    """Write the machine and all rows as JSON."""
     document = {"machine": dict(facts), "rows": [row.as_dict() for row in rows]}
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
@@ -81,7 +81,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def _figure(value: float | None) -> str:
-    """Return three significant digits."""
+    """Return a figure with about three significant digits."""
     if value is None:
         return ""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2

@@ -1,9 +1,9 @@
 """Estimates a billion segments from measurements of a few: the tables of docs/SCALE.md.
 
-``python -m benches.scale`` measures and prints them; ``--help`` lists the assumptions that can be
-changed. ``--measure PART`` measures one part and keeps its figures beside the bench's files, for
-``--kept`` to print: the whole takes minutes. The estimates are a pure function of figures,
-assumptions and prices.
+``python -m benches.scale`` measures and prints the tables. ``--help`` lists the assumptions that
+can be changed. A whole run takes minutes, so ``--measure PART`` measures one part and stores its
+figures; ``--kept`` prints the stored figures. The estimates depend only on figures, assumptions and
+prices.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ FLAT_SEGMENTS, FLAT_BYTES = (10, 100, 1_000, 10_000), 4 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
-    """The requests for each segment, without its listing, and one more for every ``piece_bytes`` of
-    its `.log` object."""
+    """The requests for each segment without its listing: a fixed number, and one more for every
+    ``get_piece_bytes`` or ``put_piece_bytes`` of its `.log` object."""
 
     get: int = 0
     head: int = 0
@@ -62,33 +62,33 @@ class Requests:
     put_piece_bytes: int | None = None
 
     def gets(self, segment_bytes: int) -> int:
-        """GET and HEAD, which have one price."""
+        """The number of GET and HEAD requests, which have the same price."""
         return self.get + self.head + _pieces(segment_bytes, self.get_piece_bytes)
 
     def puts(self, segment_bytes: int) -> int:
-        """PUT and POST."""
+        """The number of PUT and POST requests."""
         return self.put + _pieces(segment_bytes, self.put_piece_bytes)
 
 
-# For segments above a few MiB; tests/tools/test_requests.py counts them.
+# The requests for segments above a few MiB. tests/tools/test_requests.py counts them.
 REQUESTS = {
-    # A multipart upload begins and ends with a request; both objects are checked afterwards.
+    # A multipart upload begins and ends with a request. Afterwards both objects are checked.
     "copy": Requests(get=1, head=2, put=3, put_piece_bytes=8 * MIB),
     # An `.indexes` object above 256 KiB takes a second request.
     "audit": Requests(get=2),
     "deep audit": Requests(get=2, get_piece_bytes=4 * MIB),
     "rebuild": Requests(put=1, get_piece_bytes=8 * MIB),
-    # Chunks have 2 MiB and end with a batch.
+    # A chunk has up to 2 MiB and ends with a batch.
     "table": Requests(get=5, get_piece_bytes=3 * MIB // 2),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The measurements for each segment: CPU seconds, bytes of the driver's Python, and the time
-    between two tasks of Spark. The plan does not contain the listing.
+    """The measurements per segment: CPU seconds, bytes in the Python process of the driver, and the
+    time between two Spark tasks. The time of a plan does not include the listing.
 
-    A look reads an `.indexes` object and compares all of its checksums.
+    A look reads an `.indexes` object and checks all of its checksums.
     """
 
     list_file_s: float
@@ -116,7 +116,8 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """In dollars: S3 Standard and a core of an m7g.large in us-east-1, as listed in June 2026."""
+    """Prices in dollars: S3 Standard and a core of an m7g.large in us-east-1, as listed in June
+    2026."""
 
     per_1000_put_or_list: float = 0.005
     per_1000_get: float = 0.0004
@@ -126,7 +127,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One kind of work, for all segments."""
+    """The estimate of one kind of work for all segments."""
 
     work: str
     requests: float
@@ -137,8 +138,8 @@ class Line:
 
 
 def extrapolated(figures: Figures, assumed: Assumed, prices: Prices) -> list[Line]:
-    """Return the estimate of a kind of work. The driver's part comes first, and no other machine
-    shares it."""
+    """Return the estimate of each kind of work. The work of the driver comes first; it runs on a
+    single machine."""
     n, size_bytes = assumed.segments, assumed.segment_bytes
     total_gib, request_s = n * size_bytes / GIB, assumed.request_ms / 1000
 
@@ -169,7 +170,7 @@ def extrapolated(figures: Figures, assumed: Assumed, prices: Prices) -> list[Lin
         )
 
     lists = 2 * n / KEYS_PER_LIST
-    # A slot has four requests for objects under way.
+    # A slot has four active requests for objects.
     looks_s = n * max(figures.look_s, REQUESTS["audit"].gets(0) * request_s / 4)
     bytes_s = total_gib * (figures.rebuild_s_per_gib + 1 / assumed.gib_per_s_per_slot)
     per_task = max(1.0, GIB / size_bytes)
@@ -185,7 +186,7 @@ def extrapolated(figures: Figures, assumed: Assumed, prices: Prices) -> list[Lin
 
 
 def driver_segments(figures: Figures, assumed: Assumed) -> tuple[float, float]:
-    """Return how many segments a driver holds at once: of an audit, of a rebuild."""
+    """Return how many segments the memory of a driver can hold: for an audit, and for a rebuild."""
     driver_bytes = assumed.driver_gib * GIB
     return driver_bytes / figures.plan_audit_bytes, driver_bytes / figures.plan_rebuild_bytes
 
@@ -210,8 +211,8 @@ def measured(part: str, corpora: Corpora, segments: int = SEGMENTS) -> dict[str,
 
 
 def _planned(urls: Sequence[str], segments: int, more: int) -> dict[str, float]:
-    """Measure plans in new processes. The second store has this many segments, and ``more`` than
-    the first."""
+    """Measure plans in new processes. The second store has `segments` segments. The first store has
+    `more` segments fewer."""
     list_s = _listing_s(open_store(urls[-1])) / segments
     figures = {"list_file_s": list_s}
     for operation in ("audit", "rebuild"):
@@ -225,8 +226,8 @@ def _planned(urls: Sequence[str], segments: int, more: int) -> dict[str, float]:
 
 
 def plan(operation: str, *urls: str) -> dict[str, float]:
-    """Return the figures of the last plan: seconds, looks apart, and the growth of the process
-    since the earlier plans."""
+    """Return the figures of the last plan: its seconds without looks, the seconds of its looks, and
+    the growth of the process since the earlier plans."""
     peaks, taken, looks = [status_bytes("VmHWM")], [0.0], [0.0]
     for url in urls:
         looks.append(0.0)
@@ -256,7 +257,7 @@ def _listing_s(store: ObjectStore) -> float:
 
 
 def _s3_listing_s(segments: int) -> float:
-    """Return the seconds for each segment of a bucket on loopback."""
+    """Return the seconds per segment for the listing of a bucket on loopback."""
     with running_s3_server() as server:
         store = open_store(f"s3://{server.new_bucket()}/kafka", **server.options())
         for number in range(segments):
@@ -266,7 +267,8 @@ def _s3_listing_s(segments: int) -> float:
 
 
 def _rebuild_s_per_gib(corpora: Corpora, folder: Path) -> float:
-    """Return the seconds of one core to scan and write a GiB from the page cache."""
+    """Return the seconds that one core takes to scan a GiB from the page cache and write its
+    indexes."""
     path, numbers = corpora.path("none-100-16k"), count()
     logs = folder / "logs"
     make_log_dir(logs, path, path.stat().st_size, 1, 4 * path.stat().st_size)
@@ -285,7 +287,7 @@ PARTS = ("plan", "bucket", "rebuild", "task", "flat")
 
 
 def cost_per_gib(corpora: Corpora, many: Sequence[int], segment_bytes: int) -> dict[int, float]:
-    """Return the seconds for each GiB of a rebuild on Spark, by the number of segments."""
+    """Return the seconds per GiB of a rebuild on Spark, by the number of segments."""
     path, found = corpora.path("none-100-16k"), {}
     with session(MASTER, SCHEDULING) as spark, TemporaryDirectory(dir=path.parent) as name:
         for segments in many:
@@ -305,8 +307,8 @@ def cost_per_gib(corpora: Corpora, many: Sequence[int], segment_bytes: int) -> d
 
 
 def median_s(run: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """Return the median of a few runs, or of those that began within half a minute; CPU time unless
-    the clock is another."""
+    """Return the median time of a few runs. Runs stop after half a minute. The time is CPU time,
+    unless `clock` is another clock."""
     taken: list[float] = []
     while len(taken) < ROUNDS and sum(taken) < ENOUGH_S:
         start = clock()
@@ -319,7 +321,7 @@ def median_s(run: Callable[[], object], clock: Callable[[], float] = time.proces
 
 
 def tables(figures: Figures, assumed: Assumed, prices: Prices) -> Iterator[str]:
-    """Yield the lines of the page's tables."""
+    """Yield the lines of the tables in docs/SCALE.md."""
     yield from _rows(
         ("Figure", "Measured"),
         [(one.name, f"{getattr(figures, one.name):.2g}") for one in fields(figures)],
@@ -346,7 +348,7 @@ def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def short(value: float) -> str:
-    """Return two digits, the precision of these estimates."""
+    """Return a value with two digits, which is the precision of these estimates."""
     if value == 0:
         return "-"
     power = 3 * math.floor(math.log10(abs(value)) / 3)
@@ -360,7 +362,7 @@ def _pieces(size_bytes: int, piece_bytes: int | None) -> int:
 
 
 class Kept:
-    """The measurements of parts, in a file beside the corpora."""
+    """The measurements of parts, in a file beside the segments of the benches."""
 
     def __init__(self, corpora: Corpora) -> None:
         self._corpora = corpora
@@ -369,7 +371,7 @@ class Kept:
         self.costs: dict[int, float] = {}
 
     def read(self) -> None:
-        """Return the measurements of earlier runs, if any."""
+        """Read the measurements of earlier runs, if any."""
         if self._path.exists():
             kept = json.loads(self._path.read_text())
             self.found, costs = kept["figures"], kept["costs"]
@@ -390,8 +392,10 @@ def main() -> None:
     parser.add_argument(
         "--plan", nargs=3, metavar=("OPERATION", "URL", "URL"), help=argparse.SUPPRESS
     )
-    parser.add_argument("--measure", choices=PARTS, help="this part only, print nothing")
-    parser.add_argument("--kept", action="store_true", help="print what such runs have found")
+    parser.add_argument("--measure", choices=PARTS, help="measure only this part, print nothing")
+    parser.add_argument(
+        "--kept", action="store_true", help="print the figures that --measure stored"
+    )
     for group in (Assumed(), Prices()):
         for one in fields(group):
             default = getattr(group, one.name)
@@ -408,7 +412,7 @@ def main() -> None:
         kept.measure(part)
     if options.measure:
         return
-    # The printed figures are those that the estimates use.
+    # The estimates use the rounded figures, which are also printed.
     figures = Figures(**{name: float(f"{value:.2g}") for name, value in kept.found.items()})
     assumed = Assumed(**{one.name: getattr(options, one.name) for one in fields(Assumed)})
     prices = Prices(**{one.name: getattr(options, one.name) for one in fields(Prices)})

@@ -1,4 +1,4 @@
-"""Servers with the same records, and clients that read and write them."""
+"""Starts servers with the same records, and reads and writes the records."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[1]
 PIPELINED = 20
 PRODUCE_VERSION = 8
 WAIT_S = 120
-# Room for all that is read: a client whose queue is full pauses for a second.
+# The queue holds all records, since a client with a full queue pauses for a second.
 UNBOUNDED_QUEUE = {"queued.max.messages.kbytes": 2_000_000, "queued.min.messages": 10_000_000}
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -45,7 +45,7 @@ class Served:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port."""
+        """The host and the port."""
         host, _, port = self.bootstrap.rpartition(":")
         return host, int(port)
 
@@ -61,14 +61,14 @@ class Served:
 
 
 def batches_of(segment: Path, size_bytes: int) -> list[bytes]:
-    """Return the batches that lie whole in the first `size_bytes` of a segment."""
+    """Return the batches that lie completely in the first `size_bytes` of a segment."""
     data, table = segment.read_bytes(), scan_segment(segment, verify_crc=False)
     borders = [*table.position.tolist(), table.stop_position]
     return [data[start:end] for start, end in pairwise(borders) if end <= size_bytes]
 
 
 def create_topic(bootstrap: str, **settings: object) -> None:
-    """Create the bench's topic; a dot in the name of a setting is written as two underscores."""
+    """Create the topic of the bench. Two underscores in the name of a setting stand for a dot."""
     config = {key.replace("__", "."): str(value) for key, value in settings.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"} | config)
@@ -79,12 +79,12 @@ def create_topic(bootstrap: str, **settings: object) -> None:
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
-    # A broker answers before it leads the partition.
+    # A broker may answer before it leads the partition.
     wait_until(lambda: is_led(admin), WAIT_S, what="a leader")
 
 
 def is_led(admin: AdminClient) -> bool:
-    """Whether the topic's end can be asked of its leader."""
+    """Return whether the leader of the topic answers a request for its end."""
     (found,) = admin.list_offsets({TopicPartition(TOPIC, 0): OffsetSpec.latest()}).values()
     try:
         return bool(found.result(WAIT_S).offset == 0)
@@ -93,8 +93,8 @@ def is_led(admin: AdminClient) -> bool:
 
 
 def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINED) -> list[float]:
-    """Append batches in one request each, some before the first answer, and return the seconds that
-    each group took."""
+    """Append batches, one per request. ``pipelined`` requests are sent before the first answer is
+    read. Return the seconds of each such group."""
     took = []
     with RawClient(server.address) as client:
         for start in range(0, len(batches), pipelined):
@@ -110,8 +110,8 @@ def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINE
 
 
 def produce_request(batch: bytes) -> Any:
-    """Return a request with one batch and acks of all. As Kafka wants it, the batch says offset 0,
-    which no checksum covers."""
+    """Return a request with one batch and acks=all. The offset of the batch is set to 0, as Kafka
+    requires. No checksum covers the offset."""
     topic: Any = ProduceRequest.TopicProduceData
     data = topic.PartitionProduceData(index=0, records=bytes(8) + batch[8:])
     return ProduceRequest(
@@ -125,14 +125,14 @@ def produce_request(batch: bytes) -> Any:
 def produce_error(answer: bytes | None) -> int:
     """Return the error of an answer to a produce request."""
     assert answer is not None
-    # Correlation id, one topic, its name, one partition, its index.
+    # Before the error are the correlation id, one topic, its name, one partition and its index.
     error: int = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(TOPIC) + 4 + 4)[0]
     return error
 
 
 def read(server: Served, records: int, *, of_server: bool = False) -> Timed:
-    """Read the topic with librdkafka, from the first message to the last. ``of_server``: take the
-    processor time of the server for the time."""
+    """Read the topic with librdkafka, and measure from the first message to the last. With
+    ``of_server``, the measured time is the CPU time of the server."""
     settings = {"bootstrap.servers": server.bootstrap, "group.id": "bench"}
     consumer = Consumer(settings | {"enable.auto.commit": False} | UNBOUNDED_QUEUE)
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
@@ -145,7 +145,7 @@ def read(server: Served, records: int, *, of_server: bool = False) -> Timed:
         size_bytes += sum(len(one) for one in messages)
     seconds, cpu_seconds = time.perf_counter() - began, server.cpu_seconds() - before
     consumer.close()
-    # A tick is the least that can be seen.
+    # A tick is the smallest time that can be measured.
     busy = max(cpu_seconds, 1 / TICKS)
     return Timed(
         seconds=busy if of_server else seconds,
@@ -161,7 +161,7 @@ def node(
     *,
     store: str | None = None,
 ) -> Served:
-    """Start our node."""
+    """Start a node of tierlog."""
     process: NodeProcess = stack.enter_context(running_node(folder, settings, store=store))
     return Served(bootstrap=process.bootstrap_servers, pid=process.process.pid)
 
@@ -184,7 +184,7 @@ def ready_frames(stack: ExitStack, segment: Path, frame_bytes: int) -> Served:
 
 
 def kafka(stack: ExitStack, folder: Path, *, tiered: bool = False) -> Served:
-    """Start a broker, with `tiered` on LocalTieredStorage."""
+    """Start a broker. With `tiered`, it uses LocalTieredStorage."""
     tier = folder / "tier" if tiered else None
     broker = stack.enter_context(KafkaBroker(folder / "kafka", tiered_dir=tier))
     assert broker.pid is not None

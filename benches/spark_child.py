@@ -1,8 +1,8 @@
-"""Runs the usual ways of stock Spark in a process of its own; see `benches.peers.child`.
+"""Runs the usual methods of stock Spark in a separate process; see `benches.peers.child`.
 
-``python -m benches.spark_child row-udf|binary-file FOLDER``: the batches of all segments in a
-folder as rows. ``row-udf`` calls a function of plain Python for each file, in a session without
-tierlog's settings. ``binary-file`` lets Spark read the files, in a session with all of them.
+``python -m benches.spark_child row-udf|binary-file FOLDER`` returns the batches of all segments in
+a folder as rows. ``row-udf`` calls a plain Python function for each file, in a session without
+tierlog's settings. ``binary-file`` lets Spark read the files, in a session with tierlog's settings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def paths_frame(spark: SparkSession, folder: str, tasks: int) -> DataFrame:
 
 
 def row_udf(spark: SparkSession, folder: str) -> Callable[[], dict[str, int]]:
-    """Run a task and a call for each file, and make a tuple for each batch."""
+    """Run one task and one call for each file, and make a tuple for each batch."""
     from pyspark.sql.functions import col, explode, udf
 
     names = [name for name, _ in COLUMNS]
@@ -73,7 +73,7 @@ def row_udf(spark: SparkSession, folder: str) -> Callable[[], dict[str, int]]:
 
 
 def binary_file(spark: SparkSession, folder: str) -> Callable[[], dict[str, int]]:
-    """Pass the contents as a column to the function that otherwise reads paths."""
+    """Pass the contents of the files as a column to `scan_segments`, which can also read paths."""
 
     def run() -> dict[str, int]:
         frame = spark.read.format("binaryFile").load(folder).select("path", "content")

@@ -1,8 +1,9 @@
-"""Runs two dry runs of a rebuild on Spark, and prints by how many bytes the second one made this
-process grow.
+"""Makes two dry runs of a rebuild on Spark, and prints how many bytes the second run added to this
+process.
 
-``python -m benches.spark_memory FOLDER LOGDIR LOGDIR``; reports go below the folder. This process
-is the driver's Python; its peak is measured as in `benches.memory_child`.
+``python -m benches.spark_memory FOLDER LOGDIR LOGDIR`` writes its reports below the folder. This
+process is the Python of the driver. The peak of the process is measured as in
+`benches.memory_child`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""PySpark over the same native core: functions of columns, also in SQL, and for ``mapInArrow``.
+"""tierlog in PySpark: functions for columns, for SQL and for ``mapInArrow``, and two jobs.
 
     register(spark)                                        tierlog_scan(...) and others in SQL
     frame.select(scan_udf("path").batches)                 the same from Python
@@ -61,7 +61,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a module when it is first used, so that the package can be found without pyarrow."""
+    """Load a module when it is first used, so that Python can find the package without pyarrow."""
     if name not in __all__:
         raise AttributeError(f"module 'spark_udfs' has no attribute {name!r}")
     return getattr(import_module(f"spark_udfs.{_MODULES.get(name, 'udfs')}"), name)

@@ -1,15 +1,15 @@
-"""Turns segments and remoteLogIndexes into rows: functions from Arrow to Arrow, without Spark.
+"""Turns segments and remoteLogIndexes into rows, with functions on Arrow data and without Spark.
 
 `scan_segments` and `decode_remote_log_indexes` take batches with the columns ``path`` (string) and
 ``content`` (binary) of Spark's ``binaryFile`` source, through ``DataFrame.mapInArrow``. The other
 functions take one column; `spark_udfs.udfs` registers them.
 
-Damage is a row, not a failed job, since Spark would repeat the scan in vain. Sound rows before the
-damage are returned. ``quarantine`` has the reason and the byte of the damage, null without damage.
-A null gives a null.
+Damage becomes a row and does not fail the job, since Spark would repeat the scan in vain. The sound
+rows before the damage are returned. ``quarantine`` has the reason and the position of the damage;
+null if there is no damage. A null value gives a null result.
 
-A segment is a binary value or the path of a file that the worker can open. Only windows of a file
-are read, where Spark would move the whole content.
+A segment is a binary value or the path of a file that the worker can open. A worker reads a file a
+few MiB at a time, but Spark loads the whole content of a binary value.
 """
 
 from __future__ import annotations
@@ -98,14 +98,15 @@ _VERIFIED = {
     "crc32c": _INT64,
 }
 
-# One struct per segment with its batches, a struct each.
+# One struct per segment, with a list of its batches.
 SCANNED = pa.struct({"batches": pa.list_(_BATCH), "quarantine": _QUARANTINE})
-# Data records in the order of the log, without control records; timestamp_ms is -1 for none.
+# Records in the order of the log, without control records. timestamp_ms is -1 if a record has none.
 RECORDS = pa.struct({"records": pa.list_(_RECORD), "quarantine": _QUARANTINE})
-# Totals of the sound part. crc32c is that of the whole segment, null unless all of it is sound.
+# Totals of the sound part. crc32c is the checksum of the whole segment; null unless all of it is
+# sound.
 VERIFIED = pa.struct({**_VERIFIED, "quarantine": _QUARANTINE})
 DECODED = pa.struct({"entries": pa.list_(_ENTRY), "quarantine": _QUARANTINE})
-# From an array of structs with the fields of an entry; ``position`` may be missing.
+# The input is an array of structs with the fields of an entry; ``position`` may be missing.
 ENCODED = pa.struct({"data": _BYTES, "quarantine": _QUARANTINE})
 
 _SQL_TYPES = {
@@ -119,7 +120,7 @@ _SQL_TYPES = {
 
 
 def _sql_type(kind: pa.DataType) -> str:
-    """Return a type in the words of Spark's SQL."""
+    """Return a type as text of Spark's SQL."""
     if pa.types.is_list(kind):
         return f"array<{_sql_type(kind.value_type)}>"
     return f"struct<{_sql_columns(kind)}>" if pa.types.is_struct(kind) else _SQL_TYPES[kind]
@@ -129,21 +130,21 @@ def _sql_columns(fields: Iterable[pa.Field]) -> str:
     return ", ".join(f"{one.name} {_sql_type(one.type)}" for one in fields)
 
 
-# The same types in SQL.
+# The types above, as text of SQL.
 SCAN_TYPE, RECORDS_TYPE, VERIFY_TYPE, DECODE_TYPE, ENCODE_TYPE = map(
     _sql_type, (SCANNED, RECORDS, VERIFIED, DECODED, ENCODED)
 )
 # One row per batch, and a last row with a null position for a segment that does not end cleanly.
 SCAN_SCHEMA = f"path string, {_sql_columns(_BATCH)}, stop_reason string, stop_position long"
 ENTRY_SCHEMA = f"path string, {_sql_columns(_ENTRY)}, error string"
-# A row of Spark ends at 2 GiB, and a worker should stay far below.
+# A row of Spark has at most 2 GiB. This limit keeps the memory of a worker far below.
 _MAX_RECORDS_BYTES = 512 << 20
 _Lists = tuple[list[Any], "_Quarantine | None"]
 
 
 def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the record batches of segments, with checksums compared; rows as in
-    ``SCAN_SCHEMA``.
+    """Return the record batches of segments, with rows as in ``SCAN_SCHEMA``. Every checksum is
+    checked.
 
     ``stop_reason`` is ``unreadable`` for a file that cannot be read.
     """
@@ -156,7 +157,7 @@ def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa.RecordBatch:
-    """Return the batches of a segment, and one more row when it does not end cleanly."""
+    """Return the batches of a segment, and one more row if the segment does not end cleanly."""
     reasons = [] if stop is None else [stop.reason]
     places = [] if stop is None else [stop.position]
     rows = pa.concat_arrays([*parts, pa.nulls(len(reasons), _BATCH)])
@@ -178,7 +179,7 @@ def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa
 def decode_remote_log_indexes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Return the verified entries of remoteLogIndexes; rows as in ``ENTRY_SCHEMA``.
 
-    A damaged index gives one row with ``error`` and nothing else.
+    A damaged index gives one row, in which only ``path`` and ``error`` are set.
     """
     for batch in batches:
         paths = batch.column("path").to_pylist()
@@ -207,7 +208,8 @@ def _columns(rows: pa.StructArray) -> dict[str, pa.Array]:
 
 
 class _Quarantine(NamedTuple):
-    """Why a part of a segment is missing; the fields of the struct."""
+    """The reason why a part of a segment is missing. The fields are those of the struct
+    ``quarantine``."""
 
     reason: str
     position: int
@@ -216,23 +218,24 @@ class _Quarantine(NamedTuple):
 
 
 def scan_column(segments: pa.Array) -> pa.Array:
-    """Return the record batches of each segment, with every checksum compared; ``SCAN_TYPE``."""
+    """Return the record batches of each segment as ``SCAN_TYPE``. Every checksum is checked."""
     return _list_column(segments, "batches", _BATCH, _scan)
 
 
 def records_column(segments: pa.Array) -> pa.Array:
-    """Return the records of each segment, at most 512 MiB of one segment; ``RECORDS_TYPE``."""
+    """Return the records of each segment as ``RECORDS_TYPE``, at most 512 MiB per segment."""
     return _list_column(segments, "records", _RECORD, _records)
 
 
 def decode_column(indexes: pa.Array) -> pa.Array:
-    """Return the entries of each remoteLogIndex, all or none of an index; ``DECODE_TYPE``."""
+    """Return the entries of each remoteLogIndex as ``DECODE_TYPE``. A damaged index has no
+    entries."""
     return _list_column(indexes, "entries", _ENTRY, _entries)
 
 
 def verify_column(segments: pa.Array) -> pa.Array:
-    """Return the totals of the sound part of each segment, and whether all of it is sound;
-    ``VERIFY_TYPE``."""
+    """Return the totals of the sound part of each segment, and whether the whole segment is sound,
+    as ``VERIFY_TYPE``."""
     rows, problems = [], []
     for value in segments:
         row, problem = _guarded(_verify, value, {})
@@ -245,7 +248,7 @@ def verify_column(segments: pa.Array) -> pa.Array:
 
 
 def encode_column(entries: pa.Array) -> pa.Array:
-    """Return a remoteLogIndex, without a trailer, for each array of entries; ``ENCODE_TYPE``."""
+    """Return a remoteLogIndex without a trailer for each array of entries, as ``ENCODE_TYPE``."""
     encoded, problems = [], []
     for value in entries:
         data, problem = _guarded(_encode, value, None)
@@ -257,7 +260,7 @@ def encode_column(entries: pa.Array) -> pa.Array:
 def _list_column(
     column: pa.Array, name: str, item: pa.DataType, work: Callable[[Any], _Lists]
 ) -> pa.Array:
-    """Return a struct of a list and its quarantine for every value of the column."""
+    """Return, for every value of the column, a struct of a list and its quarantine."""
     pieces: list[Any] = []
     lengths, problems = [0], []
     for value in column:
@@ -304,7 +307,7 @@ def _of_error(error: tierlog.CorruptDataError) -> _Quarantine:
 
 @contextmanager
 def _opened(value: Any) -> Iterator[Any]:
-    """Open a binary value in Arrow's memory, or the file at a path."""
+    """Open a binary value in the memory of Arrow, or the file at a path."""
     if not pa.types.is_string(value.type) and not pa.types.is_large_string(value.type):
         yield value.as_buffer()
         return

@@ -1,14 +1,14 @@
 """``spark.read.format("tierlog")``: tiered topics and log directories as tables.
 
-    spark.dataSource.register(TierlogDataSource)          what `spark_udfs.register` does, too
+    spark.dataSource.register(TierlogDataSource)          `spark_udfs.register` does this, too
     spark.read.format("tierlog").option("subscribe", "orders").load("s3://bucket/kafka")
 
 The options are in `tierlog.tables.options`. Rows have the columns of Spark's Kafka source, then the
-leader epoch and producer of their batch. A schema of the user selects some columns, and only these
-are made.
+leader epoch and the producer of their batch. If the user gives a schema, it selects columns, and
+only these are decoded.
 
-Spark may load this module in any process to list the data sources, and one that fails hides all
-others. So nothing native is imported before a read begins.
+Spark may load this module in any process to list the data sources. A module that fails to load
+hides all other data sources. So this module imports no native code before a read begins.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = ["TierlogDataSource"]
 
 
 class TierlogDataSource(DataSource):  # type: ignore[misc]
-    """``format("tierlog")``."""
+    """The data source ``format("tierlog")``."""
 
     @classmethod
     def name(cls) -> str:
@@ -47,7 +47,7 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
     @briefly
     def schema(self) -> types.StructType:
-        """Return the columns. This does not read the path."""
+        """Return the columns. The path is not read."""
         return schema_of(_parse(self.options, streaming=None))
 
     @briefly
@@ -59,7 +59,7 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
     @briefly
     def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader of the records that are added, trigger by trigger."""
+        """Return a reader that gives each trigger the records that were added."""
         from spark_udfs.stream import TierlogStreamReader
 
         options = _parse(self.options, streaming=True)
@@ -79,15 +79,15 @@ def _parse(options: Mapping[str, str], *, streaming: bool | None = False) -> Sou
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]
-    """One read. Spark's filters narrow the plan; Spark applies all of them again."""
+    """One read. Spark's filters reduce the plan; Spark applies all of them again to the rows."""
 
     def __init__(self, options: SourceOptions, schema: types.StructType) -> None:
         self._options = options
         self._schema = schema
         self._wanted: Wanted | None = None
         if options.push_down:
-            # Spark refuses a reader with a `pushFilters` of its own unless
-            # spark.sql.python.filterPushdown.enabled is on. It looks for this attribute.
+            # Spark refuses a reader that overrides `pushFilters`, unless
+            # spark.sql.python.filterPushdown.enabled is on. It checks this attribute.
             self.pushFilters = _PushFilters(self)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return {name: value for name, value in vars(self).items() if name != "pushFilters"}
 
     def narrow(self, filters: list[Any]) -> list[Any]:
-        """Note the filters, and return all of them to Spark."""
+        """Store the filters, and return all of them to Spark."""
         from tierlog.tables.filters import wanted_by
 
         self._wanted = wanted_by(filters)
@@ -103,7 +103,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 
     @briefly
     def partitions(self) -> list[InputPartition]:
-        """Return the tasks, planned from the records that exist now."""
+        """Return the tasks for the records that exist now."""
         from tierlog.tables.catalog import open_catalog
         from tierlog.tables.plan import plan_read
 
@@ -111,23 +111,23 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(task) for task in plan_read(self._options, catalog, self._wanted)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. Spark invents a task for a plan without any; it has no
-        rows."""
+        """Yield the rows of one task. If a plan has no tasks, Spark runs one without rows."""
         from spark_udfs.worker import freeze_once
         from tierlog.tables.read import read_task
 
         freeze_once()
-        # PySpark 4.1 passes None for it, later versions an empty partition.
+        # For that task, PySpark 4.1 passes None, and later versions pass an empty partition.
         task = () if partition is None else partition.value or ()
         yield from read_task(task, arrow_schema(self._schema), self._options, self._wanted)
 
 
 class _PushFilters:
-    """`DataSourceReader.pushFilters` of one reader. Spark takes it for the inherited one."""
+    """The `pushFilters` of one reader. Spark takes it for the inherited
+    `DataSourceReader.pushFilters`."""
 
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
-        # An attribute of the instance: in the class it would become a method.
+        # This is an attribute of the instance, since a function in the class would become a method.
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Any]) -> list[Any]:

@@ -22,8 +22,8 @@ _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 
 class _Watch:
-    """Converts the number of completed tasks to bytes. Spark does not say which tasks are complete;
-    it starts them in order, so the first ones count."""
+    """Converts the number of completed tasks to bytes. Spark does not say which tasks are complete,
+    but it starts them in order. So the first tasks count as complete."""
 
     def __init__(self, progress: Progress, sizes_bytes: Sequence[int]) -> None:
         self._progress = progress
@@ -31,8 +31,8 @@ class _Watch:
         self._done = 0
 
     def seen(self, stages: Iterable[tuple[int, int]]) -> None:
-        """Add tasks and completed tasks of every stage. The stage with a task for each size is the
-        watched one."""
+        """Add the numbers of tasks and of completed tasks of every stage. The stage with one task
+        for each size is the watched stage."""
         wanted = len(self._sizes_bytes)
         done = max((done for tasks, done in stages if tasks == wanted), default=0)
         if done > self._done:
@@ -44,10 +44,10 @@ class _Watch:
 def watched(
     spark: SparkSession, sizes_bytes: Sequence[int], progress: Progress, clock: Clock
 ) -> Iterator[None]:
-    """Report the job inside to ``progress``, which was started. The job has a task for each
-    size."""
+    """Report a Spark job to ``progress`` until the context ends. ``progress`` was started before.
+    The job has one task for each size."""
     watch = _Watch(progress, sizes_bytes)
-    # Through Connect there is no context; the server reports the progress itself.
+    # Spark Connect has no context; its server reports the progress.
     context = getattr(spark, "sparkContext", None)
     if context is None:
         with _told(spark, watch):

@@ -1,8 +1,9 @@
 """Runs `tierlog index rebuild` on a Spark cluster: plan, worker functions and report.
 
-Spark only schedules. A task goes out in a few hundred bytes; the worker reads and writes the files
-or objects itself and returns rows. A task that Spark repeats or runs twice finds its own bytes and
-writes nothing. Only data frames are used, so Spark Connect works.
+Spark only schedules the tasks. A task is sent in a few hundred bytes. The worker itself reads and
+writes the files or objects, and returns rows. If Spark repeats a task, the task finds the bytes
+that it wrote before and writes nothing. The code uses only data frames, so it works with Spark
+Connect.
 """
 
 from __future__ import annotations
@@ -75,23 +76,23 @@ _Part = TypeVar("_Part", ListedSegments, LookedSegments)
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _MADE = pa.schema({"made": pa.binary()})
 _LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
-# About this many `.indexes` objects are read by one task, and this many at a time. The other slots
-# read, too.
+# Approximate number of `.indexes` objects that one task reads, and the number that it reads at a
+# time. The tasks in other slots read at the same time.
 _TASK_LOOKS = 1024
 _PARALLEL_READS = 4
 _BATCH_BYTES = 1 << 20
-# An empty task costs a few milliseconds, which shows in small tasks. So tasks are large when there
-# is much to do.
+# Each task costs a few milliseconds, which matters if tasks are small. So tasks are larger when
+# there are more bytes.
 _TASK_BYTES = 256 << 20
 _LARGE_TASK_BYTES = 1 << 30
 _PLENTY_BYTES = 8 << 30
-# A worker scans about this much while Spark starts a task.
+# A worker scans about this many bytes while Spark starts a task.
 _SMALLEST_TASK_BYTES = 32 << 20
-# Work up to this size is sent to every task with the function. That costs almost nothing; a shuffle
-# that gives each task its own part costs a stage.
+# Work of up to this size is sent to every task together with the function, which costs almost
+# nothing. A shuffle that gives each task its own part would cost a stage.
 _SENT_WITH_FUNCTION_BYTES = 256 << 10
-# A JVM that only schedules ends before its second compiler has paid for itself, and that compiler
-# takes cores from the scans. The user's ``extraJavaOptions`` stay.
+# A JVM that only schedules ends before its second compiler saves time, and that compiler takes
+# cores from the scans. The user's ``extraJavaOptions`` also apply.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 SCHEDULING_JVM = {
     "spark.driver.defaultJavaOptions": _ONE_COMPILER,
@@ -103,9 +104,9 @@ SCHEDULING_JVM = {
 class RebuiltTables:
     """The report of a run as data frames.
 
-    ``segments`` has the columns of `tierlog.tools.rebuild.table.SEGMENTS`, a row for each segment.
-    ``findings`` has those of ``FINDINGS``, also for objects that are not segments.
-    ``remote_indexes`` has a row for each partition of a store with a target.
+    ``segments`` has the columns of `tierlog.tools.rebuild.table.SEGMENTS`, with a row for each
+    segment. ``findings`` has the columns of ``FINDINGS``, with rows also for objects that are not
+    segments. ``remote_indexes`` has a row for each partition of a store with a target.
     """
 
     summary: RebuildSummary
@@ -120,7 +121,7 @@ class RebuiltTables:
 
     @property
     def quarantine(self) -> DataFrame:
-        """The segments for which nothing was written, with every reason and its byte position."""
+        """The segments for which nothing was written, with each reason and its byte position."""
         whose = ["topic", "partition", "base_offset", "size_bytes"]
         what = ["path", "what AS reason", "position", "expected", "found", "action"]
         bad = self.segments.where(f"outcome = '{Outcome.QUARANTINED.value}'")
@@ -143,20 +144,21 @@ def rebuild_indexes(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> RebuiltTables:
-    """Run `tierlog.tools.rebuild.index.rebuild_index` in Spark's workers in place of processes.
+    """Run `tierlog.tools.rebuild.index.rebuild_index` in Spark's workers instead of local
+    processes.
 
-    The written bytes and the rows are the same. ``source`` and ``target`` are paths or URLs that
-    every worker reaches; credentials come from the workers' environment. ``slots`` is the number of
-    tasks that run at a time, by default the session's. ``task_bytes`` is the size of the larger
-    tasks, by default 256 MiB, or 1 GiB where there are 8 GiB for each slot.
+    The written bytes and the rows are equal. ``source`` and ``target`` are paths or URLs that every
+    worker can reach; credentials come from the workers' environment. ``slots`` is the number of
+    tasks that run at a time; by default, that of the session. ``task_bytes`` is the size of the
+    larger tasks; by default 256 MiB, or 1 GiB if each slot has at least 8 GiB to scan.
 
-    ``report_path`` gets ``segments.parquet`` and ``findings.parquet``, which replace those of an
-    earlier run. For a path the driver writes two files. For a URL Spark's workers write two
-    folders, and the rows never come to the driver. ``progress`` is called on the driver.
-    ``remote_index`` is that of `plan_rebuild`.
+    ``report_path`` is the folder for ``segments.parquet`` and ``findings.parquet``, which replace
+    those of an earlier run. If it is a path, the driver writes two files. If it is a URL, Spark's
+    workers write two folders, and the driver never receives the rows. ``progress`` is called on the
+    driver. ``remote_index`` is as in `plan_rebuild`.
 
-    Errors are those of `plan_rebuild`, and TierlogError when Spark gives up the job. Damage of a
-    segment is in the rows.
+    Raises the errors of `plan_rebuild`, and TierlogError when Spark gives up the job. The rows
+    report damage of segments.
     """
     by_workers = report_path is not None and is_url(report_path)
     if report_path is not None and not by_workers:
@@ -192,9 +194,9 @@ def rebuild_indexes(
 def rebuild_on(
     master: str, source: str, *, send_package: bool = False, **wanted: Any
 ) -> RebuildReport:
-    """`rebuild_indexes` in a session of its own on ``master``; with ``send_package`` workers that
-    have no tierlog get this one (`spark_udfs.ship`). Errors are those of both."""
-    # A server of Connect has its JVM already.
+    """Run `rebuild_indexes` in a new session on ``master``. With ``send_package``, workers without
+    tierlog receive the tierlog of this process (`spark_udfs.ship`). Raises the errors of both."""
+    # The JVM of a Spark Connect server runs already.
     with session(master, None if master.startswith("sc://") else SCHEDULING_JVM) as spark:
         if send_package:
             ship(spark)
@@ -202,14 +204,15 @@ def rebuild_on(
 
 
 def rebuild_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run tasks of a plan in a worker: (``task``, ``work``) in, rows of ``SEGMENTS`` out."""
+    """Run tasks of a plan in a worker. The input has ``task`` and ``work``; the output has rows of
+    ``SEGMENTS``."""
     for task in _unpacked(batches):
         yield from _in_batches(segment_table(rebuild_task(task)))
 
 
 def outcome_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run tasks of a plan in a worker, and return the pickled outcomes as ``made``. The JVM would
-    convert nested columns value by value."""
+    """Run tasks of a plan in a worker, and return the pickled outcomes as ``made``. The outcomes
+    are pickled, since the JVM would convert nested columns one value at a time."""
     return _made(rebuild_task, batches)
 
 
@@ -226,7 +229,7 @@ def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def looked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return rows of ``SEGMENTS`` for checked segments that need no task."""
+    """Return rows of ``SEGMENTS`` for checked segments that need no rebuild."""
     for looks in _unpacked(batches):
         outcomes = [outcome for looked in looks for outcome in looked.outcomes()]
         yield from _in_batches(segment_table(outcomes))
@@ -248,20 +251,20 @@ def _results(rows: DataFrame) -> Iterator[Any]:
 def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
         for work in batch.column("work"):
-            # Bytes that our own driver made, as every function that Spark runs is.
+            # The driver of this job made these bytes, like every function that Spark runs.
             yield pickle.loads(work.as_buffer())
 
 
 def _in_batches(table: pa.Table) -> list[pa.RecordBatch]:
-    """Cut the rows into the batches that go to Spark fastest."""
+    """Divide the rows into batches of the size that reaches Spark fastest."""
     rows = len(table) * _BATCH_BYTES // max(table.nbytes, 1)
     batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=max(rows, 1))
     return batches
 
 
 def _slots(spark: SparkSession) -> int:
-    """Return the number of tasks that run at a time; through Connect, the number of partitions of a
-    range."""
+    """Return the number of tasks that run at a time. With Spark Connect, this is the number of
+    partitions of a range."""
     context = getattr(spark, "sparkContext", None)
     if context is not None:
         return max(int(context.defaultParallelism), 1)
@@ -295,12 +298,12 @@ class _Run:
         clock: Clock | None = None,
         **wanted: Any,
     ) -> _Run:
-        """List the source, with the other arguments of `plan_rebuild`. The workers read the
-        `.indexes` objects of a store."""
+        """List the source and plan the run. ``wanted`` has the other arguments of `plan_rebuild`.
+        The workers read the `.indexes` objects of a store."""
         clock = clock or SystemClock()
         place = source_of(source)
         if not place.is_store:
-            # A worker has a folder of its own.
+            # A worker runs in another folder.
             source = os.path.abspath(source)
         slots = slots or _slots(spark)
         plan = plan_rebuild(
@@ -332,7 +335,7 @@ class _Run:
         return rebuild_report(self._with_remote_indexes(), outcomes)
 
     def written(self, url: str) -> RebuiltTables:
-        """Run the tasks. The workers write the rows, and none comes to the driver."""
+        """Run the tasks. The workers write the rows; the driver receives none."""
         spark, plan = self.spark, self.plan
         places = [f"{url.rstrip('/')}/{name}" for name in (SEGMENTS_FILE, FINDINGS_FILE)]
         with self._running("rebuild_rows", SEGMENTS) as rows:
@@ -371,12 +374,13 @@ class _Run:
 
     @contextmanager
     def _running(self, function: str, schema: pa.Schema) -> Iterator[DataFrame]:
-        """Yield the rows of all tasks. The tasks run when the caller asks for the rows, once."""
+        """Yield the rows of all tasks. The tasks run when the caller reads the rows, which it may
+        do once."""
         plan = self.plan
         with _errors(plan.source):
             self.progress.start(sum(task.size_bytes for task in plan.tasks))
             parts = [part for task in plan.tasks for part in task.parts]
-            # Larger tasks suit Spark.
+            # Spark is faster with larger tasks.
             tasks = pack_tasks(
                 parts, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
             )
@@ -413,8 +417,8 @@ def _together(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
 def _mapped(
     spark: SparkSession, tasks: Sequence[object], function: str, schema: pa.Schema
 ) -> DataFrame:
-    """Return the rows that a function of this module makes of each task, in order. Each is one task
-    of Spark."""
+    """Apply a function of this module to each task, and return the rows, in order. Each task is one
+    Spark task."""
     if not tasks:
         return _frame(spark, schema.empty_table())
     work = list(map(pickle.dumps, tasks))
@@ -429,9 +433,9 @@ def _mapped(
 
 
 def _with_work(run: Callable[[Any], Any], work: Sequence[bytes]) -> Callable[[Any], Any]:
-    """Return the function that Spark calls with numbers of tasks in place of the tasks."""
+    """Return a function that Spark calls with the numbers of tasks instead of the tasks."""
 
-    # The code travels alone, as in `on_worker`, to a worker that may lack tierlog.
+    # Only this code is sent to the worker, as in `on_worker`, and the worker may lack tierlog.
     def call(batches: Iterable[Any]) -> Any:
         import pyarrow
 
@@ -452,8 +456,8 @@ def _errors(source: str) -> Iterator[None]:
         yield
     except SPARK_ERRORS as error:
         raise TierlogError(
-            f"{source}: Spark gave up: {one_line(error)}; finished work is kept: run it "
-            "again when the cause is mended"
+            f"{source}: Spark gave up: {one_line(error)}; finished work is kept: mend the "
+            "cause, then run it again"
         ) from error
 
 

@@ -51,7 +51,7 @@ _BATCHES = _schema(
     attributes=_SHORT,
     record_count=_INT,
 )
-# A row for each segment; end_offset is its last offset, null for the active segment.
+# A row for each segment. end_offset is its last offset; null for the active segment.
 _SEGMENTS = _schema(
     topic=_TEXT,
     topic_id=_TEXT,
@@ -61,8 +61,8 @@ _SEGMENTS = _schema(
     end_offset=_LONG,
     size_bytes=_LONG,
 )
-# A row for each range of bytes that was not read, and the offsets [start_offset, end_offset) that
-# are missing because of it.
+# A row for each range of bytes that was not read. The offsets [start_offset, end_offset) are
+# missing for this reason.
 _QUARANTINE = _schema(
     topic=_TEXT,
     partition=_INT,
@@ -91,7 +91,7 @@ def schema_of(options: SourceOptions) -> types.StructType:
 
 
 def arrow_schema(schema: types.StructType) -> pa.Schema:
-    """Return the columns for Arrow, as Spark compares them with the rows."""
+    """Return the columns as the Arrow schema with which Spark compares the rows."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     try:
@@ -102,7 +102,7 @@ def arrow_schema(schema: types.StructType) -> pa.Schema:
 
 
 def check_columns(schema: types.StructType, view: str) -> None:
-    """Check a schema of the user: each column exists and has its type."""
+    """Check a schema of the user: each column must exist and have its type."""
     from tierlog.errors import ConfigError
 
     known = _VIEWS[view]

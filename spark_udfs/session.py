@@ -1,4 +1,4 @@
-"""What Spark should be told for tierlog to be fast in it, and a session that was told.
+"""The settings with which tierlog is fast in Spark, and a session with these settings.
 
 builder = SparkSession.builder.master("local[4]")
 for name, value in session_config("local[4]").items():
@@ -25,7 +25,7 @@ from tierlog.errors import TierlogError
 
 __all__ = ["SPARK_ERRORS", "one_line", "session", "session_config"]
 
-# The exceptions of a failing session, with a context and through Connect.
+# The exceptions of a failing session, with a context or with Spark Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 _CONNECT = "sc://"
@@ -34,35 +34,38 @@ _LOCAL = "local"
 _RAISED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b: ")
 _RUNTIME = "spark.sql."
 _SETTINGS = {
-    # Rows go to and from Python through a Unix socket: a task ends 20 ms sooner than over TCP.
+    # Rows are exchanged with Python through a Unix socket. A task then ends 20 ms sooner than over
+    # TCP.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A worker that crashes in native code prints where.
+    # A worker that crashes in native code prints its stack.
     "spark.python.worker.faulthandler.enabled": "true",
-    # Conditions on partition, offset and timestamp reach the data source.
+    # Spark passes conditions on partition, offset and timestamp to the data source.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 # The driver's message when a worker has failed.
 _WAITED = "Exception thrown in awaitResult"
-# A program that starts a session here has a progress bar of its own.
+# A program that starts a session here shows its own progress bar.
 _QUIET = {"spark.ui.showConsoleProgress": "false"}
-# Left as they are, on purpose:
+# These settings keep their defaults on purpose:
 #   spark.python.worker.reuse (true): a new worker for each task would take 150 ms
-#   spark.executor.pyspark.memory (unset): it limits addresses, not memory; native threads and
-#     maps run into it long before memory is short. Size spark.executor.memoryOverhead instead
-#   spark.task.maxFailures (4): data never makes a task fail, so a failure is worth a repeat
-#   spark.speculation (false): it is safe, and reads twice
+#   spark.executor.pyspark.memory (unset): it limits addresses, not memory. Native threads and maps
+#     reach that limit long before memory is short. Set spark.executor.memoryOverhead instead
+#   spark.task.maxFailures (4): data never makes a task fail, so a repeat may help
+#   spark.speculation (false): it is safe, but reads the data twice
 
 
 def session_config(master: str = "") -> dict[str, str]:
-    """The settings for a session's builder.
+    """Return the settings for the builder of a session.
 
-    ``master`` is what the session is to be started on. For Spark Connect (``sc://host``) only those
-    are given that a client may set; the others belong to the server's start.
+    ``master`` is the master on which the session will start. For Spark Connect (``sc://host``),
+    only the settings that a client may set are returned. The other settings must be set when the
+    server starts.
 
-    For a local master the interpreter of this process is set in the environment, unless that names
-    one: Spark would take the `python3` of the path and, where that has no tierlog, say
-    DATA_SOURCE_NOT_FOUND. Which interpreter the nodes of a cluster have cannot be known here: a
-    warning comes when the one that Spark would take on this machine has no tierlog.
+    For a local master, this function sets the interpreter of this process in the environment,
+    unless the environment names one. Otherwise Spark would use the `python3` of the path. If that
+    interpreter has no tierlog, Spark reports DATA_SOURCE_NOT_FOUND. For a cluster, this function
+    cannot know the interpreters of the nodes. This function warns if the interpreter that Spark
+    would use on this machine has no tierlog.
     """
     if master and not master.startswith((_LOCAL, _CONNECT)):
         _warn_of_other_python(master)
@@ -78,7 +81,8 @@ def _settings_for(master: str) -> dict[str, str]:
 
 
 def _warn_of_other_python(master: str) -> None:
-    """Warn when Spark's driver looks for data sources with an interpreter that has no tierlog."""
+    """Warn when Spark's driver would search data sources with an interpreter that has no
+    tierlog."""
     chosen = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
     path = shutil.which(chosen or "python3")
     if path is not None and os.path.dirname(path) == os.path.dirname(sys.executable):
@@ -98,10 +102,11 @@ def _warn_of_other_python(master: str) -> None:
 
 @contextmanager
 def session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session on a master (``local[4]``, ``spark://host:7077``, ``yarn``, ``sc://host``) while
-    inside, for a process that has none; ``settings`` come on top of `session_config`.
+    """Start a session on a master (``local[4]``, ``spark://host:7077``, ``yarn``, ``sc://host``)
+    until the context ends, in a process that has no session. ``settings`` override
+    `session_config`.
 
-    TierlogError when Spark does not start.
+    Raises TierlogError when Spark does not start.
     """
     wanted = {**_settings_for(master), **_QUIET, **(settings or {})}
     builder = SparkSession.builder.appName("tierlog").config(map=wanted)
@@ -120,7 +125,7 @@ def session(master: str, settings: Mapping[str, str] | None = None) -> Iterator[
 
 
 def one_line(error: BaseException) -> str:
-    """The line of an error of Spark's that says what happened, without the stacks around it."""
+    """Return the line of a Spark error that says what happened, without the stacks around it."""
     lines = [line.removeprefix("Caused by: ").strip(": ") for line in str(error).splitlines()]
     lines = [line for line in lines if line and _WAITED not in line]
     for line in lines:

@@ -1,8 +1,8 @@
 """Sends this process's tierlog to workers without it.
 
-Spark unpacks an archive into a folder on the path of its Python workers, under the name after the
-``#``. So a package in an archive of its own name can be imported there, with its native code.
-Spark's own ``--py-files`` cannot do that.
+Spark unpacks an archive into a folder on the path of its Python workers. The name after the ``#``
+is the name of the folder. So workers can import a package from an archive of the same name, with
+its native code. Spark's own ``--py-files`` does not support native code.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["package_archive", "ship"]
 
-# The packages that tierlog needs in a worker, except numpy and pyarrow, which Spark needs there
-# itself.
+# The packages that tierlog needs in a worker. Spark itself needs numpy and pyarrow there, so they
+# are not listed.
 _PACKAGES = ("tierlog", "spark_udfs", "obstore")
 _LEFT_OUT = (".pyx", ".pxd", ".c", ".pyc")
 # Archives have a fixed time, so that the same package makes the same bytes.
@@ -31,13 +31,13 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def ship(spark: SparkSession) -> None:
-    """Makes tierlog importable in the workers of a session, also through Spark Connect.
+    """Make tierlog importable in the workers of a session, also with Spark Connect.
 
-    The workers need the same operating system, architecture and version of Python, and of their
-    own what Spark wants there: numpy, pandas and pyarrow. Where tierlog is installed the one that
-    is shipped comes first. ConfigError when a package is nowhere to be found.
+    The workers need the same operating system, architecture and version of Python. The workers also
+    need their own numpy, pandas and pyarrow, which Spark requires. If a worker has tierlog
+    installed, it uses the shipped one. Raises ConfigError when a package is not found.
     """
-    # Spark reads a file when a worker asks for it, so the folder stays as long as the process.
+    # Spark reads a file when a worker asks for it, so the folder is kept until the process ends.
     folder = tempfile.mkdtemp(prefix="tierlog-ship-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for name in _PACKAGES:

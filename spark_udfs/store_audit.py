@@ -1,8 +1,8 @@
-"""Runs `tierlog.tools.audit.store` on a Spark cluster, with the same rows as data frames.
+"""Runs `tierlog.tools.audit.store` on a Spark cluster, and returns its rows as data frames.
 
-The driver lists the store and reads the metadata. Workers check the segments, some hundred in a
-task, and then each partition. The bytes of objects go from the store into the native core only.
-Only data frames are used, so Spark Connect works.
+The driver lists the store and reads the metadata. Workers check the segments, some hundred per
+task, and then each partition. The bytes of objects are read only by the native core of a worker.
+The code uses only data frames, so it works with Spark Connect.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ __all__ = [
 ]
 
 _TASK_BYTES = 256 << 20
-# Requests and checks of a segment take about as long as the core takes for this many bytes.
+# The requests and checks of a segment take about as long as a scan of this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
-# The tasks that a worker's slot should get; the other slots of its machine read, too.
+# The number of segments that a task reads at a time. Other tasks on the machine read at the same
+# time.
 _PARALLEL_READS = 4
 
 SEGMENTS = row_schema(AuditedSegment)
@@ -66,7 +67,7 @@ _TABLES = {
     "retention": RETENTION,
     "deletions": DELETIONS,
 }
-# One row for each partition with all of its tables, which are selected one at a time later.
+# One row for each partition, with all of its tables. Each table is selected from this row later.
 _AUDITED = pa.schema({name: pa.list_(pa.struct(list(kind))) for name, kind in _TABLES.items()})
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _LOOKS = pa.schema({"folder": pa.string(), "looks": pa.binary()})
@@ -103,14 +104,14 @@ def audit(
     log_start_offset: int | None = None,
     now_ms: int | None = None,
 ) -> AuditTables:
-    """Run `tierlog.tools.audit.store.audit_store` in Spark's workers in place of threads.
+    """Run `tierlog.tools.audit.store.audit_store` in Spark's workers instead of threads.
 
-    ``source`` is the URL of a store that the driver and every worker reach, with credentials from
-    their environment. ``metadata`` is a metadata file on the driver, which reads a copy of it. The
-    other arguments are those of `AuditRules`.
+    ``source`` is the URL of a store that the driver and every worker can reach, with credentials
+    from their environment. ``metadata`` is a metadata file on the driver, which reads it through a
+    copy. The other arguments are as in `AuditRules`.
 
-    Errors are those of `plan_audit`, on the driver, and ConfigError for a source that is not a
-    store. A store that does not answer a worker fails the job. Damage is in the rows.
+    Raises the errors of `plan_audit`, and ConfigError for a source that is not a store. The job
+    fails if the store does not answer a worker. The rows report damage.
     """
     place = source_of(source)
     if not place.is_store:
@@ -141,8 +142,7 @@ def audit(
 
 
 def _work(plan: AuditPlan, url: str, rules: AuditRules) -> Iterator[bytes]:
-    """Return the work of each Spark task, of about even size. Segments of a partition stay
-    together, since partitions are checked as a whole."""
+    """Yield the work of each Spark task, in parts of similar cost."""
     group: list[AuditPart] = []
     left_bytes = _TASK_BYTES
     for part in plan.parts:
@@ -168,7 +168,8 @@ def _partitions(spark: SparkSession, work: pa.BinaryArray, rules: AuditRules) ->
 
 
 def look_at_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check segments in a worker: tasks in (``task``, ``work``), the results of each folder out."""
+    """Check segments in a worker. The input has ``task`` and ``work``; the output has the results
+    of each folder."""
     for batch in batches:
         for given in batch.column("work"):
             url, cluster_id, rules, parts = unpack(given.as_buffer())
@@ -186,7 +187,7 @@ def look_at_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 
 
 def _judge(rules: AuditRules) -> Callable[[pa.Table], pa.Table]:
-    """Check a partition in a worker, from the results of its segments."""
+    """Return a function that checks a partition in a worker from the results of its segments."""
 
     def judge(seen: pa.Table) -> pa.Table:
         looks: list[SegmentLook] = []

@@ -1,13 +1,13 @@
 """``readStream.format("tierlog")``: records that are added to a store or to a broker's log
 directory.
 
-The path is listed once per trigger. A store has the records of its finished segments, a log
-directory those up to the high watermark; of transactions only decided records count. New partitions
-and, with ``subscribePattern``, new topics are read from their first offset.
+The path is listed once per trigger. A stream reads the finished segments of a store, or a log
+directory up to the high watermark. The stream stops before records of open transactions. New
+partitions and, with ``subscribePattern``, new topics are read from their first offset.
 
-A trigger is planned from its two offsets alone, so a trigger that is repeated after a crash reads
-the same records. Records that retention removed before they were read are an error, or are left out
-with ``failOnDataLoss=false``.
+The plan of a trigger depends only on its start and end offsets, so a trigger that is repeated after
+a crash reads the same records. If retention removed records before they were read, the trigger
+fails; with ``failOnDataLoss=false``, it leaves them out.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ try:
 
     has_limits = True
 except ImportError:
-    # PySpark 4.1 asks for no limits: a trigger reads everything.
+    # PySpark 4.1 does not ask for limits, so a trigger reads all records.
     ReadLimit = ReadAllAvailable = ReadMaxRows = ReadMinRows = SupportsTriggerAvailableNow = object
     has_limits = False
 
@@ -72,12 +72,12 @@ _Json = Mapping[str, Mapping[str, int]]
 
 
 class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """The offsets between which each trigger reads, its tasks, and in the workers their rows."""
+    """Gives Spark the offsets of each trigger and its tasks and, in the workers, their rows."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, clock: Clock | None = None
     ) -> None:
-        """ConfigError for limits that this PySpark cannot keep."""
+        """Raises ConfigError for limits that this PySpark does not support."""
         check_limits(options)
         self._options = options
         self._schema = schema
@@ -114,7 +114,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     @briefly
     def partitions(self, start: _Json, end: _Json) -> list[InputPartition]:
-        """Return the tasks of a trigger. OutOfRangeError when its records no longer exist."""
+        """Return the tasks of a trigger. Raises OutOfRangeError when its records no longer
+        exist."""
         begin, upto = from_json(start), from_json(end)
         options = replace(
             self._options,
@@ -153,7 +154,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     def _is_early(self, begin: StreamOffsets, end: StreamOffsets, now_ms: int) -> bool:
         """Return whether to wait for more records. The first trigger never waits, as in Spark's
-        Kafka source; nor does a query with ``availableNow``."""
+        Kafka source. A query with ``availableNow`` never waits either."""
         size = self._options.triggers
         if size.min_offsets is None or self._triggered_ms is None or self._last is not None:
             return False
@@ -163,7 +164,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def _advanced(
         self, known: StreamOffsets, *, gone: Iterable[TopicPartition] | None
     ) -> tuple[StreamOffsets, StreamOffsets]:
-        """Return the offsets from which and to which the stream can go by a listing of the path."""
+        """List the path, and return the offsets from which and up to which the stream can read."""
         catalog = self._look()
         chosen = chosen_partitions(self._options, catalog.partitions(), gone=gone)
         held = [(one, catalog.bounds(one)) for one in chosen]
@@ -177,7 +178,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
 
 def check_limits(options: SourceOptions) -> None:
-    """Raise ConfigError for limits when PySpark asks for none: 4.1 reads everything."""
+    """Raise ConfigError if limits are set and PySpark does not ask for them. PySpark 4.1 reads all
+    records."""
     size = options.triggers
     if not has_limits and (size.max_offsets is not None or size.min_offsets is not None):
         raise ConfigError(
@@ -189,8 +191,8 @@ def check_limits(options: SourceOptions) -> None:
 def _up_to(
     last: StreamOffsets, begin: StreamOffsets, end: StreamOffsets, known: StreamOffsets
 ) -> StreamOffsets:
-    """Return the offsets, at most `last`. Partitions that were added after it are left to the next
-    run."""
+    """Return the offsets of `end`, but at most those of `last`. The next run reads partitions that
+    were added after `last`."""
     return {
         key: max(begin[key], min(after, last.get(key, begin[key])))
         for key, after in end.items()

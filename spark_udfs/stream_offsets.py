@@ -1,6 +1,6 @@
 """The offsets of a stream, in the form that Spark's Kafka source writes into its checkpoints.
 
-    {"orders": {"0": 23, "1": 7}}        of every partition, the next offset to read
+    {"orders": {"0": 23, "1": 7}}        the next offset to read in each partition
 
 Pure functions over plain values, without Spark.
 """
@@ -27,8 +27,8 @@ def as_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
 
 
 def from_json(written: Mapping[str, Mapping[str, int]]) -> StreamOffsets:
-    """Parse the offsets of a checkpoint. ConfigError for other content, such as that of another
-    source."""
+    """Parse the offsets of a checkpoint. Raises ConfigError for other content, such as the
+    checkpoint of another source."""
     try:
         return {
             TopicPartition(topic, int(partition)): int(offset)
@@ -38,7 +38,7 @@ def from_json(written: Mapping[str, Mapping[str, int]]) -> StreamOffsets:
     except (AttributeError, TypeError, ValueError):
         raise ConfigError(
             'checkpoint: expected offsets like {"topic": {"0": 23}}, found '
-            f"{str(written)[:200]}; is it one of another source?"
+            f"{str(written)[:200]}; is it the checkpoint of another source?"
         ) from None
 
 
@@ -48,12 +48,13 @@ def advanced(
     *,
     fail_on_data_loss: bool,
 ) -> tuple[StreamOffsets, StreamOffsets]:
-    """Return the offsets from which and to which a stream at `known` can go, in all its
+    """Return the offsets from which and up to which a stream at `known` can read, in all its
     partitions.
 
-    `held` has the bounds of each partition that exists. A new one is read from its first offset;
-    one that no longer exists, or not yet again, stands still. With ``fail_on_data_loss`` an end
-    below the offsets already read is an OutOfRangeError: the log was cut or is another one.
+    `held` has the bounds of each partition that exists. A new partition is read from its first
+    offset. The offset of a partition that does not exist at present does not change. With
+    ``fail_on_data_loss``, an end below the offsets already read raises OutOfRangeError, since the
+    log was truncated or is another log.
     """
     begin, end = dict(known), dict(known)
     for partition, (first, after) in held:
@@ -61,9 +62,9 @@ def advanced(
         begin.setdefault(key, first)
         if fail_on_data_loss and after < begin[key]:
             raise OutOfRangeError(
-                f"{partition}: expected the log to go on at offset {begin[key]}, where the stream "
-                f"has come to, found an end at {after}: it was cut, or the topic was made anew; "
-                "failOnDataLoss=false waits until it is that long again"
+                f"{partition}: expected the log to continue at offset {begin[key]}, which the "
+                f"stream has reached, found its end at {after}: the log was truncated, or the "
+                "topic was created again; failOnDataLoss=false waits until the log reaches it"
             )
         end[key] = max(begin[key], after)
     return begin, end
@@ -80,15 +81,16 @@ def check_all_there(
         if key not in there and (first is None or first < after):
             raise OutOfRangeError(
                 f"{key.topic}-{key.partition}: expected offsets up to {after - 1}, found no "
-                "segment any more; failOnDataLoss=false goes on without them"
+                "segment any more; failOnDataLoss=false continues without them"
             )
 
 
 def limited(
     begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_offsets: int
 ) -> StreamOffsets:
-    """Return the offsets when all partitions together move by about `max_offsets`. Each gets its
-    share of the waiting records and at least one, so that none waits for ever."""
+    """Return the offsets at which all partitions together have advanced by about `max_offsets`.
+    Each partition advances by its share of the waiting records, and by at least one record, so no
+    partition waits for ever."""
     waiting = {key: after - begin[key] for key, after in end.items()}
     total = sum(waiting.values())
     if total <= max_offsets:

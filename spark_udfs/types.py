@@ -1,4 +1,4 @@
-"""Converts Arrow's types to Spark's. To parse a type from text, Spark would need a session."""
+"""Converts types of Arrow to types of Spark without a session, which parsing text would need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TYPES: dict[pa.DataType, types.DataType] = {
 
 
 def spark_type(kind: pa.DataType) -> types.DataType:
-    """Return the type of a column. KeyError for an unused type."""
+    """Return the Spark type of an Arrow type. Raises KeyError for a type that no column has."""
     if pa.types.is_list(kind):
         return types.ArrayType(spark_type(kind.value_type))
     if pa.types.is_struct(kind):
@@ -27,7 +27,7 @@ def spark_type(kind: pa.DataType) -> types.DataType:
 
 
 def spark_schema(fields: pa.Schema | pa.StructType) -> types.StructType:
-    """Return the columns of a frame; all may be null."""
+    """Return the columns of a frame. Every column may be null."""
     return types.StructType(
         [types.StructField(field.name, spark_type(field.type)) for field in fields]
     )

@@ -1,4 +1,4 @@
-"""The codec as functions of Spark, for frames and for SQL. Needs PySpark 4.1 or newer.
+"""The functions of `spark_udfs.codec` for Spark's frames and SQL. Needs PySpark 4.1 or newer.
 
     register(spark)
     spark.sql("SELECT path, inline(tierlog_scan(path).batches) FROM segments")
@@ -12,8 +12,8 @@
 | ``tierlog_index_decode`` | `decode_udf` | remoteLogIndex: binary | ``DECODE_TYPE`` |
 | ``tierlog_index_encode`` | `encode_udf` | array of entries | ``ENCODE_TYPE`` |
 
-All are vectorised over Arrow: one call of Python for a batch of rows, nothing per record. No bytes,
-however broken, make a job fail: see ``quarantine``.
+Each function works on Arrow data: Python calls the function once for a batch of rows, not for each
+record. Damaged bytes never make a job fail; see ``quarantine``.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = [
     "verify_udf",
 ]
 
-# The functions of `spark_udfs.codec` with these names, for ``mapInArrow``, in a worker that
-# excludes tierlog from garbage collection.
+# The functions of `spark_udfs.codec` with these names, for ``mapInArrow``. A worker excludes
+# tierlog from garbage collection before it calls them.
 scan_segments = on_worker(codec.__name__, codec.scan_segments.__name__)
 decode_remote_log_indexes = on_worker(codec.__name__, codec.decode_remote_log_indexes.__name__)
 
@@ -68,7 +68,7 @@ encode_udf = _udf(codec.encode_column, codec.ENCODED)
 
 
 def register(spark: SparkSession) -> None:
-    """Register all of them in the SQL of a session, under the names of the table above, and the
+    """Register the functions in the SQL of a session, under the names of the table above, and the
     data source ``tierlog``."""
     for name, function in {
         "tierlog_scan": scan_udf,

@@ -1,9 +1,10 @@
 """Sends functions to Spark's workers by name, so that a worker without tierlog gives a clear
 error.
 
-A function of an installed module goes to a worker as that module's name. A worker without the
-module fails with a stack of Spark's own calls. The function that `on_worker` returns goes as code.
-It imports our module when it is called and names what is missing.
+Spark sends a function of an installed module to a worker as the name of the module. A worker
+without the module then fails with a stack of Spark's own calls. Spark sends the function that
+`on_worker` returns as code. When called, it imports the module of tierlog, and its error names what
+is missing.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _frozen_modules = 0
 def on_worker(module: str, name: str) -> Callable[[Any], Any]:
     """Return a function that calls ``name`` of ``module`` in Spark's workers.
 
-    It raises ModuleNotFoundError in a worker that cannot import tierlog. The message begins with
-    ``NOT_INSTALLED`` and names the worker's interpreter.
+    The function raises ModuleNotFoundError in a worker that cannot import tierlog. The message
+    begins with ``NOT_INSTALLED`` and names the worker's interpreter.
     """
     not_installed = NOT_INSTALLED
 
-    # The code travels alone, so it must not name anything of this module.
+    # Only this code is sent, so it must not use a name of this module.
     def call(given: Any) -> Any:
         from importlib import import_module
 
@@ -51,11 +52,11 @@ def on_worker(module: str, name: str) -> Callable[[Any], Any]:
 
 
 def freeze_once() -> None:
-    """Exclude all loaded modules from garbage collection, once, and again when modules were loaded
-    since.
+    """Exclude all loaded modules from garbage collection. A further call does this again only if
+    more modules were loaded.
 
     Spark collects garbage after every task, and a pass over pandas and pyarrow takes longer than a
-    short task. ``TIERLOG_SPARK_GC_FREEZE=0`` in the workers' environment turns this off.
+    short task. ``TIERLOG_SPARK_GC_FREEZE=0`` in the environment of the workers turns this off.
     """
     global _frozen_modules
     loaded = len(sys.modules)

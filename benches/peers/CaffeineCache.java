@@ -6,8 +6,8 @@ import java.util.Map;
 /**
  * Caffeine with a weigher and expire-after-access, as Kafka's RemoteIndexCache builds it:
  * <pre>java -cp ... CaffeineCache WARMUP_SECONDS OPERATION THREADS ENTRIES PROBES REPEATS</pre>
- * The cache holds ENTRIES of weight 1. Each thread goes REPEATS times over PROBES keys: hits in a
- * pseudo-random order, or puts of keys that have been evicted since their last turn.
+ * The cache holds ENTRIES of weight 1. Each thread uses PROBES keys REPEATS times: it gets keys in
+ * a pseudo-random order, or puts keys that were evicted since their last put.
  */
 public final class CaffeineCache {
     private static final Duration TTL = Duration.ofMinutes(15);
@@ -45,7 +45,7 @@ public final class CaffeineCache {
         return String.format("segment-%014d", number);
     }
 
-    /** Pseudo-random ones of the entries, the same in every language: xorshift of 64 bits. */
+    /** Pseudo-random keys of entries, the same in every language: xorshift of 64 bits. */
     private static String[] atRandom(int entries, int count) {
         String[] probes = new String[count];
         long state = 88172645463325252L;
@@ -84,7 +84,7 @@ public final class CaffeineCache {
         }));
     }
 
-    /** Keeps the compiler from dropping what nobody else looks at. */
+    /** Keeps the compiler from removing a computation whose result is not used. */
     private static volatile long sink;
 
     private Map<String, Long> put() {

@@ -23,7 +23,7 @@ import org.apache.kafka.storage.internals.log.ProducerStateManager;
 import org.apache.kafka.storage.internals.log.ProducerStateManagerConfig;
 
 /**
- * Kafka's own classes on one segment, one operation per process; see Rounds:
+ * Runs Kafka's own classes on one segment, one operation per process; see Rounds:
  * <pre>java -cp ... KafkaScan WARMUP_SECONDS OPERATION SEGMENT</pre>
  */
 public final class KafkaScan {
@@ -70,14 +70,14 @@ public final class KafkaScan {
         return MemoryRecords.readableRecords(memory.duplicate()).batches();
     }
 
-    /** As log recovery reads: a small read per header, one more per batch that is checked. */
+    /** Reads like log recovery: a small read per header, and another read per checked batch. */
     private Map<String, Long> walkFile(boolean verify) throws IOException {
         try (FileRecords records = FileRecords.open(segment.toFile(), false)) {
             return walk(records.batches(), verify);
         }
     }
 
-    /** Every batch: its checksum, or every field that a scan of headers hands out. */
+    /** Checks the checksum of every batch, or reads every field that a header scan returns. */
     private static Map<String, Long> walk(Iterable<? extends RecordBatch> batches, boolean verify) {
         long count = 0;
         long bytes = 0;
@@ -103,7 +103,7 @@ public final class KafkaScan {
         return seen;
     }
 
-    /** Keeps the compiler from dropping what nobody else looks at. */
+    /** Keeps the compiler from removing a computation whose result is not used. */
     private static volatile long sink;
 
     private Map<String, Long> records() {
@@ -130,7 +130,7 @@ public final class KafkaScan {
         return seen;
     }
 
-    /** What a broker does with a segment after a crash; SEGMENT lies in a directory of its own. */
+    /** Recovers a segment like a broker after a crash. SEGMENT has its own directory. */
     private Map<String, Long> recover() throws IOException {
         File directory = segment.getParent().toFile();
         Time time = Time.SYSTEM;

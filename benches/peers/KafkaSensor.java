@@ -12,10 +12,10 @@ import org.apache.kafka.common.metrics.stats.SimpleRate;
 import org.apache.kafka.common.utils.Time;
 
 /**
- * Bytes recorded against a quota and the quota checked, as remote copies and fetches do it:
+ * Records bytes in a quota and checks the quota, like remote copies and fetches:
  * <pre>java -cp ... KafkaSensor WARMUP_SECONDS OPERATION THREADS RECORDS</pre>
- * Every round starts with a new sensor; RECORDS is per thread. The time is given, PER_MS of them to
- * a millisecond, or read from the clock once for each record and once for each check.
+ * Every round starts with a new sensor. RECORDS is the number per thread. The time is given, with
+ * PER_MS records in a millisecond, or read from the clock for each record and each check.
  */
 public final class KafkaSensor {
     private static final int SAMPLES = 11;
@@ -53,7 +53,7 @@ public final class KafkaSensor {
         }
     }
 
-    /** With a record in every sample before now, as of a sensor that has been in use. */
+    /** Returns a sensor with a record in every sample before now, as after some use. */
     private Sensor sensor(double bound, long nowMs) {
         metrics.removeSensor("bytes");
         MetricConfig config = new MetricConfig().samples(SAMPLES)

@@ -14,9 +14,9 @@ import java.util.function.LongUnaryOperator;
 import java.util.stream.Collectors;
 
 /**
- * Warms an operation up, then runs it once for every line read and answers each with one line of
- * JSON: the nanoseconds of that run, those its thread spent on a core, and what it saw. The caller
- * decides when a round happens, and so can interleave it with its own.
+ * Warms an operation up, then runs it once for every line that it reads. It answers with one line
+ * of JSON: the nanoseconds of the run, its CPU nanoseconds and its result. The caller decides when
+ * a round happens, so it can alternate the rounds with its own.
  */
 final class Rounds {
     interface Operation {
@@ -34,7 +34,7 @@ final class Rounds {
 
     static void serve(double warmupSeconds, Operation operation) throws Exception {
         ThreadMXBean threads = ManagementFactory.getThreadMXBean();
-        // Counted on a core: on a busy machine the same warm-up takes longer.
+        // CPU time, so that the warm-up is the same on a busy machine.
         long warmUntil = threads.getCurrentThreadCpuTime() + (long) (warmupSeconds * 1e9);
         do {
             operation.run();
@@ -52,7 +52,7 @@ final class Rounds {
         }
     }
 
-    /** The sum of what `work` returns for each thread number, the first in the calling thread. */
+    /** Adds the results of `work` for each thread number. The calling thread runs the first. */
     static long inThreads(int count, LongUnaryOperator work) throws Exception {
         List<Future<Long>> others = new ArrayList<>();
         for (long number = 1; number < count; number++) {

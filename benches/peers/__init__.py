@@ -1,3 +1,3 @@
-"""The peers that tierlog is measured against. Each does the same work in its own best way."""
+"""The peers of tierlog in the benches. Each peer does the same work in its fastest way."""
 
 from __future__ import annotations

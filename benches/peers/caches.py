@@ -1,5 +1,5 @@
-"""Caches of others. Python's expire some time after a write; the native ones expire after the last
-access, except quick_cache, which has no expiry."""
+"""Other caches. The entries of the Python caches expire some time after a write. The entries of the
+native caches expire some time after the last access. Entries of quick_cache never expire."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from .java import CAFFEINE, java_peer
 ROOT = Path(__file__).parents[2]
 TTL_S = 900
 WARMUP_S = 1.0
-# As rounds.rs weighs its entries.
+# The weight of the heaviest entry in rounds.rs.
 MIXED_HEAVIEST_BYTES = 1_000
 
 PythonCache = MutableMapping[str, int]
 
 
 def python_caches(entries: int) -> dict[str, PythonCache]:
-    """Return empty caches with room for this many entries. A dict without a bound is the limit of
-    all of them."""
+    """Return empty caches for this many entries. No cache can be faster than the dict, which has no
+    bound."""
     return {
         "dict": {},
         "cachebox TTL": cachebox.TTLCache(entries, TTL_S),
@@ -48,7 +48,7 @@ def caffeine(
     repeats: int,
     threads: int = 1,
 ) -> Callable[[], Timed]:
-    """See CaffeineCache.java."""
+    """Return a run of Caffeine; see CaffeineCache.java."""
     numbers = map(str, (threads, entries, probes, repeats))
     return java_peer(stack, bench, CAFFEINE, operation, *numbers)
 
@@ -64,7 +64,7 @@ def native(
     repeats: int,
     threads: int = 1,
 ) -> Callable[[], Timed]:
-    """moka or quick_cache, see rust/core/benches/rounds.rs."""
+    """Return a run of moka or quick_cache; see rust/core/benches/rounds.rs."""
     quick = bench.pace.warmup_s == 0
     numbers = map(str, (threads, entries, probes, repeats))
     words = [str(0.0 if quick else WARMUP_S), name, operation, *numbers]
@@ -73,7 +73,8 @@ def native(
 
 @cache
 def rounds_program(quick: bool) -> str:
-    """Return the path of the built bench, optimised as the library is unless `quick`."""
+    """Build the bench, and return its path. The build is optimised like the library, unless
+    `quick`."""
     build = ["test" if quick else "bench", "--no-run", "--locked", "--quiet"]
     command = ["cargo", *build, "-p", "tierlog-core", "--bench", "rounds"]
     command.append("--message-format=json")
@@ -93,7 +94,8 @@ def rounds_program(quick: bool) -> str:
 
 
 def bytes_above(bench: Bench, operations: int) -> float:
-    """Return the most bytes that our cache held above its bound, as two threads saw it."""
+    """Return the largest number of bytes that tierlog's cache held above its bound, as two threads
+    saw it."""
     with ExitStack() as stack:
         run = native(stack, bench, "tierlog", "mixed", entries=1_000, probes=operations, repeats=1)
         seen: float = run().result["bytes_above"]

@@ -1,7 +1,8 @@
-"""Runs a peer in a process of its own, one round per request.
+"""Runs a peer in a separate process, one round per request.
 
 The child warms up and then answers every line with one line of JSON: the nanoseconds of that round,
-its CPU time, and its result. So its rounds take turns with ours, and its start is never measured.
+its CPU time and its result. So its rounds alternate with those of tierlog, and its start is never
+measured.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ ANSWER_TIMEOUT_S = 300
 def child_peer(stack: ExitStack, command: Callable[[], Sequence[str]]) -> Callable[[], Timed]:
     """Return a function for rounds of the process that `command` names.
 
-    The process starts and warms up at the first call, which raises PeerMissingError when it cannot
-    run here, and ends with `stack`.
+    The process starts and warms up at the first call. The call raises PeerMissingError if the
+    process cannot run here. The process ends when `stack` is closed.
     """
     started: list[_Child] = []
 

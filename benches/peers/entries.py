@@ -1,7 +1,7 @@
-"""remoteLogIndex entries without tierlog: a struct loop, and NumPy records with zlib for each
-entry.
+"""Encodes and decodes remoteLogIndex entries without tierlog: with a struct loop, and with NumPy
+records and zlib.
 
-Both check what tierlog checks, so that the work is the same.
+Both ways check everything that tierlog checks, so the work is the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def struct_decode(data: bytes) -> Rows:
 
 
 def layout(rdi_bytes: int) -> np.dtype[np.void]:
-    """Return the record type of all entries, which exists only if all rdis have one length."""
+    """Return the record type of the entries. This type exists only if all rdis have the same
+    length."""
     return np.dtype(
         [
             ("magic", ">i2"),
@@ -93,7 +94,7 @@ def _checksums(data: bytes | bytearray, size: int) -> Array:
 
 
 def numpy_encode(columns: Columns, rdis: Sequence[bytes]) -> bytes:
-    """Encode columns at once, and checksums one by one."""
+    """Encode all columns at once, and compute the checksums one at a time."""
     first, last, first_ms, last_ms, length = columns
     if (first > last).any() or first.min() < 0 or (np.diff(last) <= 0).any():
         raise ValueError("offsets do not ascend")
@@ -112,7 +113,8 @@ def numpy_encode(columns: Columns, rdis: Sequence[bytes]) -> bytes:
 
 
 def numpy_decode(data: bytes, rdi_bytes: int) -> Array:
-    """Decode columns at once, and checksums one by one, to native numbers as ours are."""
+    """Decode all columns at once to native numbers, as tierlog does, and check the checksums one at
+    a time."""
     array = np.frombuffer(data, dtype=layout(rdi_bytes))
     if array["magic"].any() or (array["size"] != FIXED_BYTES + array["rdi_length"]).any():
         raise ValueError("not entries")

@@ -1,6 +1,6 @@
 """Runs Java classes as peers.
 
-Each runs in a JVM of its own: a JVM that has seen one kind of work only compiles it best.
+Each class runs in a separate JVM, since a JVM compiles best if it has only seen one kind of work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .child import child_peer
 HERE = Path(__file__).parent
 ROUNDS = HERE / "Rounds.java"
 LOG_CONFIG = HERE.parents[1] / "tests" / "kafka_tools" / "log4j2.properties"
-# Only checks run then, so the JVM need not become fast.
+# Flags for runs that only check the answers, for which the JVM need not become fast.
 QUICK_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 WARMUP_S = 3.0
 
@@ -58,7 +58,8 @@ def _command(bench: Bench, program: Program, arguments: Sequence[str]) -> list[s
     except KafkaToolsError as error:
         raise PeerMissingError(str(error)) from error
     quick = bench.pace.warmup_s == 0
-    # Collector and compiler are those of a broker; only the heap is sized.
+    # The garbage collector and the compiler are those of a broker. Only the size of the heap is
+    # set.
     flags = [f"-Xms{program.heap_mib}m", f"-Xmx{program.heap_mib}m"]
     flags += [f"-Dlog4j2.configurationFile={LOG_CONFIG}", *(QUICK_FLAGS if quick else ())]
     classes = _compiled(javac, program, jars, bench.corpora.directory)

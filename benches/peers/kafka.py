@@ -21,6 +21,6 @@ def kafka_peer(
 def kafka_sensor(
     stack: ExitStack, bench: Bench, operation: str, records: int, *, threads: int = 1
 ) -> Callable[[], Timed]:
-    """Return a run of this many records and checks of each thread on one Sensor (see
+    """Return a run in which each thread makes this many records and checks on one Sensor (see
     KafkaSensor.java)."""
     return java_peer(stack, bench, KAFKA_SENSOR, operation, str(threads), str(records))

@@ -1,4 +1,4 @@
-"""Quotas without tierlog: Kafka's arithmetic in plain Python, kafka-python's sensor, a token
+"""Quotas without tierlog: Kafka's arithmetic in Python, the sensor of kafka-python, and a token
 bucket."""
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 import token_bucket
 
 with warnings.catch_warnings():
-    # It reads files of its own in a way that Python 3.11 deprecates and 3.13 does not.
+    # kafka-python reads its own files in a way that Python 3.11 deprecates and Python 3.13 does
+    # not.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka.errors import QuotaViolationError
     from kafka.metrics import MetricConfig, Metrics, Quota
@@ -31,8 +32,8 @@ class _Sample:
 
 
 class SampledRate:
-    """A careful class in Python that threads share: the ring of samples of Kafka's SampledStat and
-    the window of its SimpleRate, behind a lock."""
+    """A thread-safe quota in plain Python. The class has the ring of samples of Kafka's SampledStat
+    and the window of its SimpleRate, behind a lock."""
 
     __slots__ = ("_current", "_limit", "_lock", "_num_samples", "_samples", "_window_ms")
 
@@ -80,7 +81,7 @@ class SampledRate:
         return self._samples[self._current]
 
     def _measure(self, now_ms: int) -> tuple[float, int]:
-        """Return bytes per second, and the milliseconds over which they are counted."""
+        """Return the bytes per second, and the milliseconds over which they were counted."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
         horizon_ms = now_ms - self._num_samples * self._window_ms
@@ -102,7 +103,8 @@ class SampledRate:
 
 
 def kafka_python_sensor(num_samples: int, window_ms: int, limit: float) -> Sensor:
-    """Return kafka-python's sensor. Its record checks the quota, and raises when it is exceeded."""
+    """Return the sensor of kafka-python. Each record also checks the quota, and raises an error
+    when it is exceeded."""
     config = MetricConfig(
         quota=Quota.upper_bound(limit), samples=num_samples, time_window_ms=window_ms
     )
@@ -113,8 +115,7 @@ def kafka_python_sensor(num_samples: int, window_ms: int, limit: float) -> Senso
 
 
 def kafka_python_records(sensor: Sensor, amount: int, span: range, per_ms: int) -> int:
-    """Return a run of this many records in each millisecond, which counts those that exceeded the
-    quota."""
+    """Record `per_ms` times in each millisecond. Return how many records exceeded the quota."""
     exceeded = 0
     record = sensor.record
     for now_ms in span:
@@ -127,7 +128,8 @@ def kafka_python_records(sensor: Sensor, amount: int, span: range, per_ms: int) 
 
 
 def token_bucket_records(amount: int, limit: int, records: int) -> int:
-    """Return a bucket that holds the bytes of a second; it reads the clock itself."""
+    """Take bytes from a token bucket that holds the bytes of one second. The bucket reads the clock
+    itself."""
     consume = token_bucket.Limiter(limit, limit, token_bucket.MemoryStorage()).consume
     exceeded = 0
     for _ in range(records):
@@ -137,7 +139,7 @@ def token_bucket_records(amount: int, limit: int, records: int) -> int:
 
 
 def clocked_records(sensor: SampledRate, amount: int, records: int) -> int:
-    """Record at the time of the clock."""
+    """Record at the time of the clock. Return how many records exceeded the quota."""
     record_and_throttle_ms: Callable[[int, int], int] = sensor.record_and_throttle_ms
     clock_ns = time.monotonic_ns
     exceeded = 0

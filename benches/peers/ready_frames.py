@@ -1,8 +1,8 @@
-"""Answers every Fetch with the next of the frames that it made at its start: what the socket and
-the client alone take.
+"""Answers every Fetch with a frame that it made at its start, to measure the socket and the client
+alone.
 
-``python -m benches.peers.ready_frames SEGMENT TOPIC BYTES`` prints its port and serves each client,
-which begins at offset 0, the batches of a segment, at most so many bytes at a time.
+``python -m benches.peers.ready_frames SEGMENT TOPIC BYTES`` prints its port. Each client gets the
+batches of a segment, at most BYTES in an answer. A client must begin at offset 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tierlog import scan_segment
 
 HOST = "127.0.0.1"
 FETCH, API_VERSIONS = 1, 18
-# Clients look for Produce before they fetch. None of these versions has tagged fields.
+# Clients require Produce before they fetch. None of these versions has tagged fields.
 VERSIONS = {0: (0, 8), FETCH: (4, 11), 2: (1, 5), 3: (1, 8), 10: (0, 2), API_VERSIONS: (0, 2)}
 COORDINATOR_NOT_AVAILABLE = 15
 HEAD = struct.Struct(">hhi")
@@ -68,7 +68,7 @@ def fetch_answer(topic: str, records: bytes, end_offset: int) -> bytes:
 
 
 def other_answer(api_key: int, port: int, topic: str) -> Any:
-    """Return the answer that shows one broker with the topic and without groups."""
+    """Return the answer to another request: one broker with the topic, and without groups."""
     if api_key == API_VERSIONS:
         keys = [
             ApiVersionsResponse.ApiVersion(api_key=key, min_version=low, max_version=high)
@@ -105,7 +105,7 @@ def other_answer(api_key: int, port: int, topic: str) -> Any:
 
 
 def serve(client: socket.socket, port: int, topic: str, ready: list[bytes]) -> None:
-    """Answer one client until it disconnects; after the last frame no Fetch is answered."""
+    """Answer one client until it disconnects. After the last frame, no Fetch is answered."""
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     reader = client.makefile("rb")
     left = iter(ready)

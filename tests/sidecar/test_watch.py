@@ -341,7 +341,7 @@ def test_what_the_cluster_does_not_list_goes_on_with_a_warning(house: House) -> 
     house.look()
     house.cluster.answers = {}
     (warning,) = house.look().warnings
-    assert warning.startswith("epochs-0: the broker does not list it")
+    assert warning.startswith("epochs-0: the broker does not list this partition")
     assert house.roles.told() == [("lead", 9)]
 
 

@@ -282,7 +282,9 @@ def test_a_log_that_ends_before_the_stream_has_come_to(store: GrowingStore) -> N
     query = Query(store.url)
     query.trigger()
     store.expire("epochs", 1, 2)
-    with pytest.raises(OutOfRangeError, match="it was cut, or the topic was made anew"):
+    with pytest.raises(
+        OutOfRangeError, match="the log was truncated, or the topic was created again"
+    ):
         query.trigger()
     lenient = Query(store.url, failOnDataLoss="false")
     lenient.offsets = query.offsets
@@ -390,7 +392,7 @@ def test_offsets_come_back_from_their_json(offsets: dict[TopicPartition, int]) -
 
 @pytest.mark.parametrize("written", [{"a": 3}, {"a": {"x": 1}}, {"a": {"0": "y"}}, ["a"], 7])
 def test_offsets_of_another_source_are_refused(written: Any) -> None:
-    with pytest.raises(ConfigError, match="is it one of another source"):
+    with pytest.raises(ConfigError, match="is it the checkpoint of another source"):
         from_json(written)
 
 

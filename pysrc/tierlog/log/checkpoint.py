@@ -12,9 +12,10 @@ In a checkpoint, line 1 is the version (0), and line 2 is the number of entries.
 is one entry, whose fields are separated by one space. A newline ends every line. An empty file has
 no entries. The leader epochs that are uploaded with a segment have the same format.
 
-Parsers treat the bytes as hostile. They raise CorruptDataError for text that Kafka would not write.
-The error has the position of the first byte of the bad line, and its text names the line. tierlog
-writes these files only into the directories of a node, never into those of a broker.
+Parsers treat the bytes as hostile. For text that Kafka would not write, a parser raises
+CorruptDataError. The error has the position of the first byte of the bad line, and its text names
+the line. tierlog writes these files only into the directories of a node, never into those of a
+broker.
 """
 
 from __future__ import annotations
@@ -63,9 +64,10 @@ CLEANER_OFFSETS = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
-"""This file exists only after a clean stop. Its content depends on the version and is not read."""
+"""This file exists only after a clean stop. The content depends on the version and is not read."""
 
-# Far larger than the files of a broker with hundreds of thousands of partitions.
+# These limits are far above the sizes of the files of a broker with hundreds of thousands of
+# partitions.
 _CHECKPOINT_LIMIT_BYTES = 32 << 20
 _PROPERTIES_LIMIT_BYTES = 64 << 10
 _LINE_LIMIT_BYTES = 1024
@@ -93,7 +95,7 @@ class EpochEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochs:
-    """A lineage: which leader epoch wrote which offsets.
+    """A lineage, which says for each offset which leader epoch wrote it.
 
     ``entries`` ascend strictly by epoch and by start offset. An epoch ends where the next one
     starts; the last epoch has no end. Raises ValueError when entries do not ascend or are negative.
@@ -115,7 +117,7 @@ class LeaderEpochs:
         return iter(self.entries)
 
     def epoch_for(self, offset: int) -> int | None:
-        """The epoch that wrote ``offset``; None, which means unknown, before the first entry."""
+        """The epoch that wrote ``offset``. Before the first entry, the epoch is unknown (None)."""
         index = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[index - 1].epoch if index else None
 
@@ -134,8 +136,8 @@ class LeaderEpochs:
         return entries[index][1], log_end_offset if last else entries[index + 1][1]
 
     def up_to(self, next_base_offset: int) -> LeaderEpochs:
-        """Return the entries that start below an offset. They are uploaded with a segment that ends
-        there."""
+        """Return the entries that start below an offset. These entries are uploaded with a segment
+        that ends at this offset."""
         end = bisect_left(self.entries, next_base_offset, key=lambda entry: entry.start_offset)
         return LeaderEpochs(self.entries[:end])
 
@@ -153,8 +155,8 @@ class LeaderEpochs:
     def with_front(self, base_offset: int) -> LeaderEpochs:
         """Return this lineage with epoch 0 from `base_offset` up to its first entry.
 
-        Messages of formats 0 and 1 have no leader epoch, so they get one here. The epoch is always
-        0, so that all replicas agree, even if a broker starts to count epochs later.
+        Messages of formats 0 and 1 have no leader epoch. This method assigns them to epoch 0. All
+        replicas use epoch 0, so they agree even if a broker starts to count epochs later.
         """
         if self.entries and self.entries[0].start_offset <= base_offset:
             return self

@@ -164,8 +164,8 @@ class Coverage:
         return end is not None and end >= last
 
     def reaches(self, first: int) -> int | None:
-        """Return the last of the consecutive covered offsets from ``first`` on; None when ``first``
-        is not covered."""
+        """Return the last offset of the covered offsets that follow ``first`` without a gap; None
+        when ``first`` is not covered."""
         index = bisect_right(self._starts, first) - 1
         if index < 0 or self._ends[index] < first:
             return None
@@ -203,7 +203,7 @@ class CopyLag:
             return False
         if self.lag_ms is not None:
             written_ms = self.largest_timestamp_ms.get(segment.base_offset, -1)
-            # A timestamp in the future gives no age, as in Kafka.
+            # As in Kafka, a segment with a timestamp in the future has no age.
             if not 0 <= self.now_ms - written_ms < self.lag_ms:
                 return False
         return self.lag_bytes is None or following_bytes < self.lag_bytes
@@ -245,9 +245,11 @@ def copy_facts(
     lag: CopyLag | None = None,
     log_start_offset: int | None = None,
 ) -> CopyFacts:
-    """Return the facts of a listed partition. If ``compacted`` is None, its log directory decides.
+    """Return the facts of a listed partition. If ``compacted`` is None, the log directory says
+    whether the topic is compacted.
 
-    ``log_start_offset`` is that of the whole log, which may be above that of the directory.
+    ``log_start_offset`` is the start of the whole log, which may be above the start in the log
+    directory.
     """
     lineage = log.lineage
     known_start = log.log_start_offset
@@ -285,7 +287,8 @@ class Decision(NamedTuple):
 
 
 def decide_segments(segments: Iterable[SegmentFiles], facts: CopyFacts) -> tuple[Decision, ...]:
-    """Return one decision per segment, in the given order. It has the first reason that applies."""
+    """Return one decision per segment, in the given order. A refusal has the first reason that
+    applies."""
     whole = _partition_reason(facts)
     covered = facts.copied or Coverage()
     decisions: list[Decision] = []
@@ -316,11 +319,11 @@ def _hold_back(decisions: list[Decision], lag: CopyLag) -> None:
 def gap_start_offset(
     segment: SegmentFiles, log: PartitionLog, copied: Coverage | None
 ) -> int | None:
-    """Return the first of the deleted offsets right before `segment`, if they were deleted before
+    """Return the first offset of the gap right before `segment` if its offsets were deleted before
     their copy; otherwise None.
 
-    Retention or DeleteRecords deleted them, or compaction left an empty segment. If a segment still
-    has bytes, for example a damaged one, its offsets are not deleted.
+    Retention or DeleteRecords deleted such offsets, or compaction left an empty segment. If a
+    segment still has bytes, for example a damaged one, its offsets are not deleted.
     """
     before = None if copied is None else copied.highest_below(segment.base_offset)
     if before is None or before + 1 == segment.base_offset or log.log_start_offset is None:

@@ -2,8 +2,8 @@
 
 A broker renames, truncates and removes its files while tierlog reads them, and an attacker could
 put a FIFO, a device or a symlink in their place. So tierlog opens files for reading only and
-without blocking. It does not follow a symlink in the last two parts of the path, and refuses
-everything but regular files. Later, a handle can tell whether its file still has the same name.
+without blocking. tierlog does not follow a symlink in the last two parts of the path. Files that
+are not regular are refused. Later, a handle can tell whether its file still has the same name.
 Files are not mapped, since access to a mapped file that another process truncated ends in SIGBUS.
 """
 
@@ -80,7 +80,7 @@ def printable(text: str) -> str:
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
-        # No file has such a name, but JSON may.
+        # No file has such a name, but a text in JSON may.
         encoded = text.encode("utf-8", "backslashreplace")
     decoded = encoded.decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in decoded)

@@ -53,8 +53,8 @@ class OffsetIndex:
         """Return (offset, position) of the last entry at or below an offset; (base offset, 0) if
         there is none.
 
-        The batch there may end before the target offset, so the caller scans forward (Kafka's
-        ``OffsetIndex.lookup``).
+        The batch at this position may end before the target offset, so the caller scans forward
+        (Kafka's ``OffsetIndex.lookup``).
         """
         return _core.lookup_offset_index(self.data, self.base_offset, target_offset)
 
@@ -115,7 +115,7 @@ class TransactionIndex:
         """Return the aborted transactions for a read of the offsets [from, upper bound), and
         whether they are complete.
 
-        If they are not, the index of the next segment may have more (Kafka's
+        If the list is not complete, the index of the next segment has more (Kafka's
         ``TransactionIndex.collectAbortedTxns``).
         """
         found, complete = _core.collect_aborted(

@@ -3,7 +3,7 @@
 A node has thousands of partitions, and most of them do not change between two listings. Every new
 or deleted name changes the time of the directory. Checkpoints are replaced, never written in place.
 A rolled segment is truncated only after all later segments are deleted. So it is enough to check
-the directory, the active segment and the leader epochs, not every file.
+the directory, the active segment and the leader epochs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ __all__ = ["DirectoryContents", "ListingMemory", "Moment"]
 SETTLED_MS = 2_000
 # Every directory is listed again after this time.
 REFRESH_MS = 600_000
-# Skipped entries with other reasons may change without a new time of the directory.
+# An entry that is skipped for another reason may change without a change of the time of the
+# directory.
 _LASTING = frozenset({SkipReason.UNKNOWN_NAME, SkipReason.ORPHAN_INDEX})
 
 # Device, inode, mode, size, time modified and time changed. Equal values mean the same unchanged

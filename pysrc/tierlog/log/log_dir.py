@@ -1,4 +1,4 @@
-"""Lists a broker's log directories. It only reads, and the broker may be running.
+"""Lists a broker's log directories. The listing only reads files, and the broker may be running.
 
     <log.dir>/meta.properties, *-offset-checkpoint ...
     <log.dir>/<topic>-<partition>/<base offset>.log, .index, .timeindex, .txnindex, .snapshot
@@ -64,7 +64,7 @@ __all__ = [
     "parse_partition_directory",
 ]
 
-# The errors of opening a path when no readable file has this name.
+# The errors that `open` reports when a path has no readable file.
 _NO_SUCH_FILE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.EACCES})
 
 CLUSTER_METADATA_TOPIC = "__cluster_metadata"
@@ -169,7 +169,7 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The result of one listing. ``problems`` and ``skipped`` have what was found outside of
+    """The result of one listing. ``problems`` and ``skipped`` have only findings outside of
     partitions."""
 
     partitions: tuple[PartitionLog, ...]
@@ -203,7 +203,8 @@ class _RootCheckpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDir:
-    """The log directories of one broker. It keeps no files open, and every listing reads anew.
+    """The log directories of one broker. A LogDir keeps no files open. Every listing reads the
+    directories again.
 
     ``meta`` has the meta.properties of each path; None if the file is missing or damaged.
     """
@@ -230,7 +231,7 @@ class LogDir:
         return all(os.path.lexists(mark) for mark in marks)
 
     def listing(self, memory: ListingMemory | None = None) -> Listing:
-        """Return all partitions, sorted by topic and number, and everything that was left out.
+        """Return all partitions, sorted by topic and number, and the names that were left out.
 
         With a `memory` of an earlier listing, directories that have not changed are not read again.
         """
@@ -247,9 +248,9 @@ class LogDir:
     def each_partition(
         self, findings: Findings, memory: ListingMemory | None = None
     ) -> Iterator[PartitionLog]:
-        """Yield the partitions of `listing`. Each is read only when it is its turn, so a caller
-        that keeps none needs memory for only one. `findings` receives what is left out outside of
-        partitions."""
+        """Yield the partitions of `listing`. Each partition is read when its turn comes. So a
+        caller that keeps no partitions needs memory for only one. `findings` receives the names
+        outside of partitions that are left out."""
         places: dict[TopicPartition, list[tuple[str, _RootCheckpoints]]] = {}
         for root in self.paths:
             findings.read(os.path.join(root, checkpoint.META_PROPERTIES), _read_meta, None)
@@ -448,7 +449,7 @@ def open_log_dir(path: StrPath, *more: StrPath, allow_world_writable: bool = Fal
     """
     paths: list[str] = []
     for given in (path, *more):
-        # A symlink is followed only here, since the caller named it.
+        # Only the path that the caller gives may be a symlink.
         resolved = os.path.realpath(os.fspath(given), strict=True)
         _require_log_dir(resolved, allow_world_writable)
         if resolved not in paths:
@@ -496,8 +497,8 @@ def _require_log_dir(path: str, allow_world_writable: bool) -> None:
             f"{shown}: expected a broker's log directory, found that of one partition; "
             f"give the directory above it, {printable(os.path.dirname(path))}"
         )
-    # A directory above or beside the log directories must not count as an empty log directory: then
-    # all would seem well.
+    # A directory above or beside the log directories must not count as an empty log directory,
+    # since the error would go unnoticed.
     if not any(map(shows_log_dir, names)):
         raise ConfigError(
             f"{shown}: expected a broker's log directory, found neither a partition nor "

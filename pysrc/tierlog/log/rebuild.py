@@ -37,7 +37,7 @@ _WHOLE = frozenset({StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL})
 
 
 class CopyTarget(Protocol):
-    """An empty file that tierlog has open for writing."""
+    """An empty file that tierlog has opened for writing."""
 
     @property
     def name(self) -> str:

@@ -61,9 +61,10 @@ def decode_records(
     is then ``MEMORY_BUDGET``, and `decode_pieces` continues there.
 
     The decode ends at a batch that ``end`` cuts off and at a tail of zeros. The columns then have
-    the records before it, and ``batches.stop_reason`` has the reason. Any other deviation from the
-    format raises ``CorruptDataError`` with its byte position. Raises ``OSError`` when a file cannot
-    be read and ``ValueError`` when it is not a regular file. Releases the interpreter lock.
+    the records before this point, and ``batches.stop_reason`` has the reason. Any other deviation
+    from the format raises ``CorruptDataError`` with its byte position. Raises ``OSError`` when a
+    file cannot be read and ``ValueError`` when it is not a regular file. Releases the interpreter
+    lock.
     """
     try:
         native = _core.decode_records(
@@ -87,7 +88,7 @@ def decode_pieces(
     """Yield the records of `decode_records` in chunks of bounded memory. The last chunk says why
     the decode stopped.
 
-    If there is damage, the records before it are yielded first; then its error is raised.
+    If a batch is damaged, the records before the batch are yielded first. Then the error is raised.
     """
     position, damage, stop_reason = start, None, StopReason.MEMORY_BUDGET
     while stop_reason is StopReason.MEMORY_BUDGET:
@@ -168,10 +169,10 @@ def read_rows(
 
     A batch is usual when it is whole, sound, of magic 2 and not compressed, follows the batch
     before it, and has offsets within ``batch_offsets`` (the first offset, and the offset after the
-    last). The rows equal those of `decode_records`. Of a batch that is not usual, only the position
-    is returned. ``position`` is the position of a batch. From there, about ``size_bytes`` of the
-    file become at most ``max_rows`` rows. Rows with offsets outside of ``offsets`` are left out,
-    and batches after the last of these offsets are not read. Control batches have no rows.
+    last). The rows equal those of `decode_records`. For a batch that is not usual, only its
+    position is returned. ``position`` is the position of a batch. From there, about ``size_bytes``
+    of the file become at most ``max_rows`` rows. Rows with offsets outside of ``offsets`` are left
+    out, and batches after the last of these offsets are not read. Control batches have no rows.
 
     The bytes are read, checked and copied in chunks that fit into a core's own cache. Raises
     ``OSError`` when the file cannot be read. Releases the interpreter lock.

@@ -50,7 +50,7 @@ def require_same_topic(log: PartitionLog) -> None:
 
 @lru_cache(maxsize=4096)
 def _topic_id(path: str, _identity: FileIdentity) -> str:
-    """Return the topic id in a partition.metadata. It is read again when the path has another
+    """Return the topic id in a partition.metadata. The file is read again when the path has another
     file."""
     return read_partition_metadata(path)
 

@@ -5,7 +5,7 @@ base offset and the leader epoch of a batch, and a scan knows neither the file n
 the log. So a copy compares the batches with the base offset in the file name, the base offset of
 the next segment, and the leader epochs.
 
-All functions are pure. They compare all rows of the scanner's columns at once.
+All functions are pure, and compare all rows of the scanner's columns at once.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _index_knows_better(
         return found
     rows = np.searchsorted(batches.position, index.position)
     rows = np.minimum(rows, len(batches) - 1)
-    # An entry names the last offset of an append; brokers up to 1.1 wrote the first one.
+    # An entry has the last offset of an append. Brokers up to 1.1 wrote the first offset.
     ends = np.isin(index.offset, batches.last_offset) & (index.offset >= batches.last_offset[rows])
     wrong = (batches.position[rows] == index.position) & ~ends
     wrong &= index.offset != batches.base_offset[rows]
@@ -285,7 +285,7 @@ def _in_one_epoch(
     first: int, last: int, leader_epoch: npt.NDArray[np.int32], lineage: LeaderEpochs | None
 ) -> bool:
     """Return whether all batches, which hold the offsets `first` to `last`, have the one epoch of
-    the lineage there. This is true for nearly every segment."""
+    the lineage there. Nearly every segment has only one epoch."""
     epoch = None if lineage is None else lineage.epoch_for(first)
     if lineage is None or epoch is None or lineage.epoch_for(last) != epoch:
         return False
@@ -300,8 +300,8 @@ def _check_epochs(
     lineage: LeaderEpochs | None,
     epoch_before: int,
 ) -> list[Problem]:
-    """Check that the epoch of each batch is that of the lineage, if known there, and not below the
-    epoch of the batch before."""
+    """Check that each batch has the epoch of the lineage, if the lineage has its offsets, and that
+    no epoch is below that of the batch before."""
     epochs = leader_epoch.astype(np.int64)
     entries = lineage.entries if lineage else ()
     at_base = _epochs_at(base_offset, entries)
@@ -338,7 +338,7 @@ def _expected_epoch(at_base: int, at_last: int) -> str:
 
 
 def _epochs_at(offsets: Int64Column, entries: tuple[tuple[int, int], ...]) -> Int64Column:
-    """Return the epoch of the lineage at each offset; -1 where it has none."""
+    """Return the epoch of the lineage at each offset; -1 where the lineage has no epoch."""
     pairs = np.array(entries, dtype=np.int64).reshape(-1, 2)
     epochs = np.concatenate((np.array([-1], dtype=np.int64), pairs[:, 0]))
     return epochs[np.searchsorted(pairs[:, 1], offsets, side="right")]

@@ -93,10 +93,10 @@ class SegmentFiles:
 class DirectoryFiles:
     """The segment files of one partition directory.
 
-    ``paths`` are by (kind, base offset); ``logs`` has the identities of ``.log`` files by base
-    offset. ``barriers`` has the base offsets of segments that exist but cannot be read. The segment
-    before a barrier ends there. ``others`` has the names of files that a broker keeps beside
-    segments.
+    ``paths`` has the path of each file, by kind and base offset. ``logs`` has the identity of each
+    ``.log`` file, by base offset. ``barriers`` has the base offsets of segments that exist but
+    cannot be read. The segment before a barrier ends there. ``others`` has the names of files that
+    a broker keeps beside segments.
     """
 
     paths: dict[tuple[str, int], str] = field(default_factory=dict)

@@ -43,8 +43,8 @@ class OpenTransactions:
             state = state.after(scan_segment(segment.log_path), end_offset=high_watermark)
         state.first_offset
 
-    If all batches of a transaction were deleted, the transaction is not seen. If it began below the
-    log start offset, it counts from its first remaining batch.
+    If all batches of a transaction were deleted, the transaction is not seen. If a transaction
+    began below the log start offset, it counts from its first remaining batch.
     """
 
     first_offsets: Mapping[int, int] = field(default_factory=dict)
@@ -57,8 +57,8 @@ class OpenTransactions:
     def after(self, table: TransactionColumns, end_offset: int | None = None) -> OpenTransactions:
         """Return the state after these batches, which must follow the batches seen before.
 
-        Batches at or above ``end_offset`` do not count. If it is the high watermark, a marker above
-        it does not close a transaction, since the marker may still be lost.
+        Batches at or above ``end_offset`` do not count. If ``end_offset`` is the high watermark, a
+        marker above it does not end a transaction, since the marker may still be lost.
         """
         attributes = table.attributes
         rows = ((attributes & _TRANSACTIONAL) != 0) & (table.producer_id >= 0)

@@ -3,8 +3,8 @@
     server > connection > apis > handlers/<one file per API> > node > archive > cluster_view
 
 Each handler module implements one API. The first line of its docstring names the API key, the
-versions and the parts that are not implemented. It has ``KEY``, ``VERSIONS`` (the lowest and the
-highest), ``REQUEST`` (the class of kafka-python that describes the request) and
+versions and the parts that are not implemented. A handler module has ``KEY``, ``VERSIONS`` (the
+lowest and the highest), ``REQUEST`` (the class of kafka-python that describes the request) and
 
     async def handle(node: Node, request: Any, client: Client) -> Any: ...
 

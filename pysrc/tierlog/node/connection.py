@@ -30,7 +30,8 @@ _READ_BYTES = 64 << 10
 # A smaller frame needs no permit, since the number of connections limits the sum of all small
 # frames.
 _SMALL_FRAME_BYTES = 16 << 10
-# The fewest bytes of an array element that is worth counting.
+# The minimum size of an array element, from which the largest number of elements in a frame is
+# computed.
 _ELEMENT_BYTES = 3
 _MAX_PARTS = 512
 
@@ -212,7 +213,7 @@ class Connection:
         if self._more is not None and not self._more.done():
             self._more.set_result(None)
         elif not data or len(self._received) >= _READ_BYTES:
-            # The next requests wait in the socket.
+            # Further requests now wait in the socket.
             self._stop_reading()
         if self._is_gone:
             self._stop_reading()

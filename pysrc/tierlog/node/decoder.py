@@ -4,8 +4,8 @@ chooses.
 kafka-python's own decoder trusts its input: it uses a length before it compares the length with the
 bytes that follow, and it reads a number of any length. This decoder reads the same schemas and
 makes objects of the same classes, but it first compares each length with the rest of the request.
-It also limits the total number of elements, because a decoded element takes far more memory than
-its bytes.
+This decoder also limits the total number of elements, because a decoded element takes far more
+memory than its bytes.
 """
 
 from __future__ import annotations

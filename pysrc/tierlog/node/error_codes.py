@@ -99,7 +99,7 @@ def error_code_of(error: BaseException) -> ErrorCode:
     """Return the code that tells a client what to do after `error`.
 
     After KAFKA_STORAGE_ERROR and LEADER_NOT_AVAILABLE, a client tries again. After
-    OFFSET_OUT_OF_RANGE, it reads at another offset. An error that is not in the table gets
+    OFFSET_OUT_OF_RANGE, a client reads at another offset. An error that is not in the table gets
     UNKNOWN_SERVER_ERROR.
     """
     if isinstance(error, OSError):

@@ -66,7 +66,7 @@ def encode_fetch(version: int, error: ErrorCode, topics: Sequence[FetchedTopic])
     """Return the body of an answer, encoded in `version`."""
     flexible = version >= _FLEXIBLE
     parts: list[Buffer] = []
-    # The bytes before the next records.
+    # The encoded bytes that come before the next records.
     head = bytearray(_INT32.pack(0))
     if version >= _SESSIONS:
         head += _SESSION.pack(error, 0)

@@ -100,8 +100,8 @@ async def serve_node(
 
 
 def _apply(node: Node, index_cache: RemoteIndexCache, config: Config) -> None:
-    """Apply the settings that may change while the node runs, except those of tiering, which have
-    been applied before."""
+    """Apply the settings that may change while the node runs. The settings of tiering were applied
+    before."""
     node.config = config
     quota, fetcher = config.quota, node.fetcher
     fetcher.quotas.broker.set_limit(quota.fetch_max_bytes_per_second)

@@ -92,8 +92,8 @@ class LocalTopics(Protocol):
         ...
 
     def add_partitions(self, name: str, partitions: int) -> None:
-        """Add partitions to a topic until it has `partitions`. Raises ValueError when it has as
-        many already."""
+        """Add partitions to a topic until it has `partitions`. Raises ValueError when the topic
+        already has that many."""
         ...
 
     def delete_topic(self, name: str) -> None:

@@ -59,7 +59,7 @@ class SettingChange(NamedTuple):
 
 
 class Synonym(NamedTuple):
-    """A value of a setting from one source. It is in force if no synonym stands before it."""
+    """A value of a setting from one source. The first synonym in a list is the value in force."""
 
     name: str
     value: str | None
@@ -220,7 +220,7 @@ class NodeSettings:
         last, factor = names[-1]
         default = str(setting.default // factor) if factor > 1 else _default_text(setting)
         found.append(Synonym(last, default, SettingSource.DEFAULT))
-        # As in Kafka, values before the first value under the main name are left out.
+        # As in Kafka, the values before the first value of the main name are left out.
         return tuple(dropwhile(lambda one: one.name != names[0][0], found))
 
     # -- the node

@@ -44,8 +44,8 @@ class RequestHead(NamedTuple):
 
 
 class DecodedRequest(NamedTuple):
-    """A request. ``body`` is None when only its head could be read. ``memory_bytes`` is its
-    approximate memory."""
+    """A request. ``body`` is None when only its head could be read. ``memory_bytes`` is the
+    approximate memory of the request."""
 
     head: RequestHead
     body: Any

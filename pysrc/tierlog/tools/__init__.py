@@ -1,1 +1,1 @@
-"""The verbs of the command as functions over plain values, without a command line."""
+"""The subcommands of `tierlog` as functions over plain values, without a command line."""

@@ -1,7 +1,8 @@
 """Describes and changes dynamic settings of topics and brokers, and checks throttles (KIP-73).
 
-A broker accepts any text for its own settings and fails later. This module checks first that the
-cluster knows each name, that rates are numbers, and that lists of throttled replicas are valid.
+A broker accepts any text as the value of one of its settings, and fails later. So this module first
+checks that the cluster knows each name, that rates are numbers, and that lists of throttled
+replicas are valid.
 """
 
 from __future__ import annotations

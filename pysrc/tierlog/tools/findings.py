@@ -1,4 +1,4 @@
-"""Findings of checks, the actions for them, and the amount of data checked."""
+"""The findings of checks, the action for each finding, and the amount of checked data."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Severity(StrEnum):
 
 
 class Place(NamedTuple):
-    """The partition and the offsets of a finding. Both offsets are inclusive. None means none or
-    unknown."""
+    """The partition and the offsets of a finding. Both offsets are inclusive. A field is None if it
+    does not apply or is unknown."""
 
     topic: str | None = None
     partition: int | None = None

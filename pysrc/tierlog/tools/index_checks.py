@@ -1,8 +1,8 @@
 """Checks the index files of a segment against its batches. (formats sections 7.1 to 7.4)
 
-Broker versions write index entries at different distances. So the checks do not compare an index
-with a rebuilt one. They require that entries ascend and are true for the log. All functions are
-pure."""
+Versions of the broker differ in how many index entries they write. So the checks do not compare an
+index with a rebuilt index. The checks require that the entries ascend and are right about the log.
+All functions are pure."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def _entries(
     if not padded:
         return entries, faults
     used = -(-len(data[:whole].rstrip(b"\0")) // entry.itemsize)
-    # One entry of zeros may be valid: a first record with timestamp 0.
+    # One entry of zeros may be valid, if the first record has timestamp 0.
     unused = len(entries) - used
     if unused > 1 or (unused and used):
         found = f"{unused} unused slots"

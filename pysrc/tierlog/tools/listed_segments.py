@@ -87,7 +87,8 @@ def list_in_columns(
     segments and ``max_bytes`` of `.log` objects, but at least one segment. ``on_foreign`` receives
     all other objects, except takeovers.
 
-    A listing in the order of keys costs least. The folders of other listings are sorted.
+    A listing in the order of keys takes the least time. In other listings, each folder that is not
+    in order is sorted.
     """
     columns = _Columns(max_bytes)
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)

@@ -99,7 +99,7 @@ class GapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRow:
-    """A skipped name and the reason."""
+    """A skipped name, and the reason why it was skipped."""
 
     path: str
     reason: str
@@ -169,8 +169,8 @@ def list_source(
     """List partitions or segments of a log directory or a store.
 
     ``topic`` and ``partition`` limit the listing. Raises OutOfRangeError when they do not exist,
-    and RemoteResourceNotFoundError when the store is not an archive. An empty store may become an
-    archive, so it is listed as empty. Also raises the errors of ``open_log_dir`` and
+    and RemoteResourceNotFoundError when the store is not an archive. A store that is empty but may
+    become an archive is listed as empty. Also raises the errors of ``open_log_dir`` and
     ``open_store``.
     """
     listing = list_store if source.is_store else list_log_dir

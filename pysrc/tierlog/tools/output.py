@@ -253,7 +253,7 @@ def _yaml_lines(tables: Iterable[Table]) -> Iterator[str]:
 
 def _json(value: object) -> str:
     # Escape unprintable characters one by one. A lone surrogate, from a name that is not UTF-8,
-    # could not be printed. YAML forbids some of the others.
+    # could not be printed. YAML forbids some other unprintable characters.
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text

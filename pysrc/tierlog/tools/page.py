@@ -20,7 +20,7 @@ def page(
 ) -> str:
     """Return a page: a header, tiles of (value, what, detail), sections, a footer.
 
-    ``intro``, ``sections`` and ``footer`` are HTML, the others are text.
+    ``intro``, ``sections`` and ``footer`` are HTML. The other arguments are text.
     """
     shown = "".join(_tile(*tile) for tile in tiles)
     return (

@@ -1,8 +1,8 @@
 """The group coordinator: Kafka's classic group protocol without connections, threads or disks.
 
-The caller passes requests as calls. The coordinator answers through functions, at once or later. It
-reads the time from a clock; the caller runs `run_due` at `next_due_ms`. Its model is Kafka's
-GroupMetadataManager: equal requests in equal order get equal answers.
+The caller passes requests as calls. The coordinator answers through functions, at once or later.
+The coordinator reads the time from a clock. The caller runs `run_due` at `next_due_ms`. The model
+of the coordinator is Kafka's GroupMetadataManager: equal requests in equal order get equal answers.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tierlog.node.groups.types import (
 
 __all__ = ["GroupCoordinator"]
 
-# Maximum time that a new member waits for its first generation. It has no id yet, so it cannot send
-# heartbeats. Without this limit, a client that gave up would stay in the group.
+# Maximum time that a new member waits for its first generation. Such a member has no id yet, so it
+# cannot send heartbeats. Without this limit, a client that gave up would stay in the group.
 NEW_MEMBER_TIMEOUT_MS = 300_000
 
 _EMPTY = GroupState.EMPTY
@@ -184,7 +184,8 @@ class GroupCoordinator:
                 found = group.joined(member_id, with_members=is_leader)
                 found = replace(found, skip_assignment=is_leader)
             else:
-                # If this client knew that it is the leader, it would assign partitions anew.
+                # A client that is told that it leads the group would assign partitions again, so
+                # this client is not told.
                 found = group.joined(member_id, with_members=False)
                 found = replace(found, leader_id=old_leader_id)
             group.finish_join(member, found)
@@ -256,7 +257,8 @@ class GroupCoordinator:
             if member.answer_join is None and member.instance_id is None:
                 self._remove(group, member.member_id)
         if group.members and not group.elect_leader():
-            # Only static members are left, and none has joined. They leave when their sessions end.
+            # Only static members are left, and none has joined. Each static member leaves when its
+            # session ends.
             return self._expect_joins(group)
         group.start_generation(self._clock.now_ms())
         self._saved(group)
@@ -427,7 +429,7 @@ class GroupCoordinator:
 
     def check_offset_delete(self, group_id: str) -> ErrorCode:
         """Return NONE when offsets of this group may be deleted. Offsets of topics for which
-        `is_subscribed` is true may not."""
+        `is_subscribed` is true may not be deleted."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         group = self._groups.get(group_id)
@@ -502,7 +504,7 @@ class GroupCoordinator:
         return error
 
     def _has_room_for(self, group: Group, member_id: str) -> bool:
-        """Return False when the group is full and this is not one of its members."""
+        """Return False when the group is full and the member is not in it."""
         if group.state is _EMPTY:
             return True
         member = group.members.get(member_id)

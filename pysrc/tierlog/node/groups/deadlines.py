@@ -1,4 +1,5 @@
-"""Actions by key, each due at a time. The caller reads the clock and runs them."""
+"""A collection of actions by key. Each action is due at a time. The caller reads the clock and runs
+them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _MIN_LEFTOVERS = 64
 
 
 class Deadlines:
-    """One action per key. A heartbeat sets a later time for its key, which takes no more memory."""
+    """One action per key. To set a later time for a key, as every heartbeat does, takes no more
+    memory."""
 
     def __init__(self) -> None:
         self._actions: dict[Hashable, tuple[int, Callable[[], None]]] = {}
@@ -23,7 +25,7 @@ class Deadlines:
         self._order = count()
 
     def set(self, key: Hashable, time_ms: int, action: Callable[[], None]) -> None:
-        """Run `action` at `time_ms`. It replaces the current action of `key`."""
+        """Run `action` at `time_ms`. The new action replaces the current action of `key`."""
         self._actions[key] = (time_ms, action)
         queued_ms = self._queued.get(key)
         if queued_ms is None or time_ms < queued_ms:

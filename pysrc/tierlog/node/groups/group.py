@@ -105,7 +105,7 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)
     # Member id of each static member, by its instance id.
     static_ids: dict[str, str] = field(default_factory=dict)
-    # Ids that were given to clients that have not joined with them yet.
+    # Member ids that were given to clients, but with which no client has joined yet.
     pending_ids: set[str] = field(default_factory=set)
     # Members that have not sent SyncGroup in this generation.
     unsynced_ids: set[str] = field(default_factory=set)
@@ -236,7 +236,8 @@ class Group:
         )
 
     def choose_protocol(self) -> str:
-        """Return a protocol that all members support: the one that most of them prefer."""
+        """Return the protocol that most members prefer, among the protocols that all members
+        support."""
         common = {name for name, n in self._supporters.items() if n == len(self.members)}
         votes = Counter(
             next(one.name for one in member.protocols if one.name in common)
@@ -245,8 +246,8 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def elect_leader(self) -> bool:
-        """Keep the leader if it has rejoined, or else make the first member that has rejoined the
-        leader. Return False when no member has rejoined."""
+        """Keep the leader if it has rejoined. Otherwise the first member that has rejoined becomes
+        the leader. Return False when no member has rejoined."""
         leader = self.members.get(self.leader_id or "")
         if leader is None or leader.answer_join is None:
             joined = (one for one in self.members.values() if one.answer_join is not None)
@@ -263,8 +264,8 @@ class Group:
         self.move_to(GroupState.COMPLETING_REBALANCE if self.members else GroupState.EMPTY, now_ms)
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """Set the assignment of each member. Members that `assignments` does not name get an empty
-        one."""
+        """Set the assignment of each member. A member that `assignments` does not name gets an
+        empty assignment."""
         for member_id, member in self.members.items():
             assignment = assignments.get(member_id, b"")
             grown = len(assignment) - len(member.assignment)
@@ -272,8 +273,8 @@ class Group:
             member.assignment = assignment
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to `topic`, or may do so. If a subscription is
-        unreadable, it may have the topic."""
+        """Return whether a member subscribes to `topic`, or may do so. An unreadable subscription
+        counts as one that has the topic."""
         if self.protocol_type != CONSUMER:
             return False
         if not self.members:

@@ -83,7 +83,7 @@ _SCHEMA = DatabaseSchema(
     rows="groups and committed offsets",
     remedy="move the file away; groups then start from their clients' auto.offset.reset",
 )
-# To find more partitions than this, one read of all partitions of the group is faster.
+# For more partitions than this, it is faster to read all partitions of the group at once.
 _MAX_SINGLE_READS = 100
 _INSERT_OFFSET = "INSERT OR REPLACE INTO committed_offset VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_PENDING = "INSERT OR REPLACE INTO pending_offset VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -220,7 +220,7 @@ class OffsetStore:
         self, group_id: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of a group, in the order of their partitions. If
-        `partitions` is not None, only their offsets are returned."""
+        `partitions` is given, only the offsets of these partitions are returned."""
         where = "SELECT * FROM committed_offset WHERE group_id = ?"
         if partitions is not None and len(partitions) <= _MAX_SINGLE_READS:
             found: dict[TopicPartition, CommittedOffset] = {}

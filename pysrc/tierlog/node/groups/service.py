@@ -173,8 +173,8 @@ class GroupService:
         generation: int,
         offsets: Mapping[TopicPartition, CommittedOffset],
     ) -> ErrorCode:
-        """Store offsets that become committed when the producer's transaction is committed. They
-        are durable on return. If the answer is an error, no offset is stored."""
+        """Store offsets that become committed when the producer's transaction is committed. The
+        offsets are durable on return. If the answer is an error, no offset is stored."""
         error = self._coordinator.check_commit(
             group_id, member_id, instance_id, generation, is_transactional=True
         )
@@ -315,8 +315,8 @@ class GroupService:
         self._queue_changes(save_group(group))
 
     def _queue_changes(self, *changes: Change) -> asyncio.Future[bool]:
-        """Make these changes after all earlier ones. The result is False when the file could not be
-        written."""
+        """Make these changes after all earlier ones. The result is a future, which is False when
+        the file could not be written."""
         is_stored: asyncio.Future[bool] = self._loop.create_future()
         self._queue.append((changes, is_stored))
         if self._writer is None:

@@ -1,7 +1,7 @@
 """Checks whether the segments of one partition make up a log. Pure functions over rows.
 
-The leader epochs of the newest segment decide which segments belong to the log. Readers decide in
-the same way. Segments of a deposed leader do not belong to the log, so they neither fill gaps nor
+The leader epochs of the newest segment decide which segments belong to the log. Readers use the
+same rule. Segments of a deposed leader do not belong to the log, so they neither fill gaps nor
 count as overlaps.
 """
 
@@ -56,7 +56,7 @@ _OPEN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionAudit:
-    """The result for the rows of one partition."""
+    """The result of the checks of one partition."""
 
     findings: tuple[Finding, ...] = ()
     epoch_sizes: tuple[EpochSizeRow, ...] = ()
@@ -193,8 +193,8 @@ def _overlap(one: _Served, holder: AuditedSegment, reach: int, tally: Tally) -> 
 
 
 def _strangers(stored: Sequence[AuditedSegment], lineage: LeaderEpochs, tally: Tally) -> None:
-    """Note each segment that does not belong to the log: its leader epochs are older than those of
-    the log, or the log has some of its offsets from another leader epoch."""
+    """Note each segment that does not belong to the log. Either all its leader epochs are older
+    than those of the log, or another leader epoch wrote some of its offsets in the log."""
     first = lineage.entries[0]
     for row in stored:
         metadata = row.metadata()
@@ -241,7 +241,7 @@ def _epoch_at(metadata: RemoteLogSegmentMetadata, offset: int) -> int:
 
 def _transactions(served: Sequence[_Served], tally: Tally) -> None:
     """Report transactions that are open at the end of one segment but neither open nor ended in the
-    next one. Note those that are open at the end of the log."""
+    next one. Note transactions that are open at the end of the log."""
     rows = list({one.row.path: one.row for one in served}.values())
     for before, after in pairwise(rows):
         if before.end_offset + 1 == after.base_offset:
@@ -270,7 +270,8 @@ def _check_handed_on(before: AuditedSegment, after: AuditedSegment, tally: Tally
         return
     handed_on, kept = set(before.open_transactions), set(after.open_transactions)
     for one in sorted(kept - handed_on):
-        # No other first offset is checked: a producer state can begin without earlier records.
+        # A first offset outside of this segment is not checked, since a producer state can begin
+        # without earlier records.
         if before.base_offset <= one.first_offset <= before.end_offset:
             _broken(
                 after, one, "open at the end of the previous segment, too", "not open there", tally

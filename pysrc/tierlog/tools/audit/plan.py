@@ -1,7 +1,7 @@
-"""Plans which segments of a store an audit checks, from its listing and the metadata.
+"""Plans which segments of a store an audit checks, from the listing of the store and the metadata.
 
-The listing stays packed until a worker needs it. The plan itself finds what it can see without
-reading the objects of segments: a segment that lacks one object, foreign objects, a missing or
+The listing stays packed until a worker needs it. The plan itself reports every finding that needs
+no read of a segment's objects: a segment that lacks one object, foreign objects, a missing or
 damaged cluster marker, a topic id with two names, and segments that only the metadata has.
 """
 
@@ -54,9 +54,9 @@ _RESTORE = (
 class AuditPart:
     """Adjacent segments of one folder, for one worker.
 
-    ``listed`` has the segments in the store; None if the store has none. ``known`` has the
-    metadata, by key, of these segments and of segments between them that the store lacks.
-    ``otherwise`` is the state of a segment that has no metadata.
+    ``listed`` has the segments in the store; None if the store has no segment of the folder.
+    ``known`` has the metadata, by key, of these segments and of segments between them that the
+    store lacks. ``otherwise`` is the state of a segment that has no metadata.
     """
 
     listed: ListedSegments | None
@@ -246,9 +246,9 @@ def _known(metadata: str, tally: Tally) -> KnownSegments | None:
 
 
 def _compare(parts: Sequence[AuditPart], alone: set[str], now_ms: int, tally: Tally) -> None:
-    """Report segments of the metadata that are unfinished or missing from the store. The tasks that
-    read the objects report objects without metadata, since a deletion may remove such objects
-    first."""
+    """Report segments of the metadata that are unfinished or missing from the store. Objects
+    without metadata are not reported here. A deletion may remove such objects at any time, so the
+    task that reads them reports them."""
     for task in (task for part in parts for task in part.tasks()):
         if task.known is not None and task.known.state != FINISHED:
             _dangling(task.known, now_ms, tally)
@@ -264,8 +264,8 @@ def _dangling(segment: AuditedSegment, now_ms: int, tally: Tally) -> None:
 
 
 def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally) -> None:
-    """Report the missing objects of a finished segment. They are a note if the metadata changed a
-    short time ago."""
+    """Report the missing objects of a finished segment. The finding is a note if the metadata
+    changed a short time ago."""
     is_new = now_ms - segment.event_timestamp_ms < UNDER_WAY_MS
     say = tally.note if is_new else tally.problem
     stem = segment.path.removesuffix(LOG_SUFFIX)

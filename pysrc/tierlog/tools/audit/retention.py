@@ -1,8 +1,8 @@
 """Computes what retention would delete, and why, from a bucket and its metadata.
 
-The expiration task uses the same decision (`tierlog.tiering.retention`). A bucket does not show the
-bytes that only a broker's disk holds. So the log looks smaller here, and the size rule deletes no
-more than it would on the leader.
+The decision is that of the expiration task (`tierlog.tiering.retention`). A bucket does not show
+the bytes that only the disk of a broker holds. So the log looks smaller here, and the size rule
+deletes no more than it would delete on the leader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The rows of an audit: plain values that can be pickled.
 
 Offsets are inclusive at both ends. An `AuditedSegment` has every fact about a segment that the
-check of its partition needs. So different processes can check segments and partitions.
+check of its partition needs. So one process can check a segment, and another its partition.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
-# Younger objects may belong to an active copy. A copy stores its two objects within a much shorter
-# time.
+# Objects younger than this may belong to an active copy. A copy stores its two objects within a
+# much shorter time.
 UNDER_WAY_MS = 600_000
 
 
@@ -56,8 +56,8 @@ class AuditRules:
     ``now_ms`` is the current time, which separates active copies from abandoned ones. With
     ``deep``, the audit reads every `.log` object whole, and ``max_decompressed_bytes`` limits the
     decompressed size of a batch. ``retention_ms`` and ``retention_bytes`` are the retention to try
-    out; None means no limit. If ``log_start_offset`` is None, the metadata gives the log start
-    offset; without metadata, the stored log begins at its first segment.
+    out; None means no limit. If ``log_start_offset`` is None, it is read from the metadata; without
+    metadata, it is the start of the first stored segment.
     """
 
     now_ms: int
@@ -72,7 +72,7 @@ class AuditRules:
 class AuditedSegment:
     """One segment, described by its objects or, if they are not readable, by its metadata.
 
-    ``state`` is the name of a `RemoteLogSegmentState`, from the metadata. It is
+    ``state`` is the name of a `RemoteLogSegmentState`, from the metadata. ``state`` is
     COPY_SEGMENT_FINISHED if the audit has no metadata file, and None if the metadata lacks the
     segment. ``stored`` says whether both objects exist and describe the segment. ``path`` is the
     key of the `.log` object.

@@ -1,8 +1,9 @@
 """Checks one segment of a store: its two objects and its metadata.
 
 Each check covers the checksum of every section of the `.indexes` object, the agreement of the
-sections, the sizes and the metadata. ``deep`` also reads the whole `.log` object. It checks the
-checksum of the object, its batches and records, and the indexes against the batches.
+sections, the sizes and the metadata. ``deep`` also reads the whole `.log` object. A deep check
+covers the checksum of the object, its batches and records, and the indexes, which it compares with
+the batches.
 
 Damage of the objects is a finding. A store that does not answer is an error.
 """
@@ -58,8 +59,8 @@ from tierlog.tools.index_checks import (
 
 __all__ = ["OBJECT_ACTIONS", "SegmentLook", "SegmentTask", "look_at_segment", "place_of"]
 
-# Maximum number of open transactions in a row. The audit does not check the transactions of a
-# segment with more.
+# Maximum number of open transactions in a row. If a segment has more open transactions, the audit
+# does not check them.
 _MAX_OPEN_TRANSACTIONS = 10_000
 
 _COPY_AGAIN = (
@@ -74,7 +75,7 @@ _WRITTEN_SO = (
     "the checksum of the batch is right, so the producer wrote the batch like this, and the broker "
     "has the same bytes; tierlog cat --on-corrupt skip continues after the batch"
 )
-# Reasons that occur although the checksum is right.
+# Reasons of damage that occur although the checksum of the batch is right.
 _SEALED = frozenset(("bad_compression", "bad_header", "bad_record", "too_large"))
 _ASK_BOTH = (
     "the objects or the metadata do not belong to this segment: run verify --deep; if it finds the "
@@ -262,8 +263,8 @@ _Sections = dict[IndexKind, memoryview]
 
 
 def _sections(store: ObjectStore, described: DescribedIndexes, tally: Tally) -> _Sections | None:
-    """Read all sections; check their checksums and the remoteLogIndex. Add a finding and return
-    None if they are damaged or gone."""
+    """Read all sections; check their checksums and the remoteLogIndex. If the sections are damaged
+    or gone, add a finding and return None."""
     metadata = described.description.metadata
     key = indexes_key(metadata)
     try:
@@ -334,8 +335,8 @@ def _lineage(
 
 def _check_epochs(metadata: RemoteLogSegmentMetadata, lineage: LeaderEpochs) -> None:
     """Raise CorruptDataError when the metadata and `lineage` name different epochs. If earlier
-    records were deleted, the lineage begins inside or after the segment. Offsets before its
-    beginning are not compared."""
+    records were deleted, the lineage begins inside or after the segment. Offsets before the
+    beginning of the lineage are not compared."""
     end = metadata.end_offset + 1
     begin = max(metadata.start_offset, lineage.entries[0].start_offset if lineage else end)
     expected = LeaderEpochs(tuple(map(EpochEntry._make, metadata.leader_epochs))).clipped(

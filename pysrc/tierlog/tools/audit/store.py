@@ -1,4 +1,4 @@
-"""Audits a store on one machine: list it, check each segment, check each partition.
+"""Audits a store on one machine: lists the store, checks each segment, and checks each partition.
 
     audit = audit_store("s3://bucket/kafka", AuditRules(now_ms=..., retention_ms=...))
 
@@ -36,8 +36,8 @@ __all__ = ["StoreAudit", "audit_store", "look_at_segments"]
 class StoreAudit:
     """The result of an audit.
 
-    ``findings`` are ordered by object, position and kind, the other rows by folder and offset. The
-    order does not depend on the threads.
+    ``findings`` are ordered by object, position and kind. All other rows are ordered by folder and
+    offset. The order does not depend on the threads.
     """
 
     url: str

@@ -32,7 +32,7 @@ _SMALL_BYTES = 8 << 20
 _LARGE_BATCH = threading.RLock()
 _LOG_OVERHEAD_BYTES = 12
 _COLUMNS = ("base_offset", "last_offset", "position", "max_timestamp_ms", "producer_id")
-# The position of the checksum field in a batch, before message format 2 and since.
+# The position of the checksum field in a batch: before message format 2, and since format 2.
 _OLD_CHECKSUM_AT, _CHECKSUM_AT = 12, 17
 
 

@@ -81,7 +81,8 @@ JSON_LINES = RecordFormat(
 
 
 def parse_format(text: str) -> RecordFormat:
-    """Return the format of a format string; ValueError names an unknown token."""
+    """Return the format of a format string. Raises ValueError, which names the token, for an
+    unknown token."""
     parts = tuple(_part(match) for match in _TOKEN.finditer(text))
     if not parts:
         raise ValueError("the format is empty; as in kcat, '%s\\n' prints values")

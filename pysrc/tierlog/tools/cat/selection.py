@@ -1,9 +1,9 @@
 """Selects the records of a partition from a log directory, a store or both, for printing.
 
-A selection begins at an offset or a timestamp and ends at the current end of the log. It does not
-wait for new records. It includes records above the high watermark of a log directory, and records
-of open and aborted transactions unless only committed records are requested. It does not include
-control records.
+A selection begins at an offset or a timestamp and ends at the current end of the log. A selection
+does not wait for new records. A selection includes records above the high watermark of a log
+directory. Records of open and aborted transactions are also included, unless only committed records
+are requested. Control records are not included.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of the live demo. A record is computed from its number, so none are kept."""
+"""The records of the live demo. A record is computed from its number, so records are not kept."""
 
 from __future__ import annotations
 

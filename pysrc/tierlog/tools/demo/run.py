@@ -1,9 +1,9 @@
 """Tiers real logs, reads every record back and compares all bytes.
 
-The logs may be any broker's; the demo does not write to them. ``make demo`` uses the Kafka logs of
-the repository. The demo compares every object in the store with the broker's file, every record
-read from the store with the record decoded from that file, and the number of records with the count
-of the scan.
+The logs may belong to any broker. The demo does not write to the logs. ``make demo`` uses the Kafka
+logs of the repository. The demo compares every object in the store with the broker's file, every
+record read from the store with the record decoded from that file, and the number of records with
+the count of the scan.
 
 The measurements are small and only illustrate. ``make bench`` has reliable figures.
 """
@@ -167,8 +167,8 @@ class DemoResult:
 
 
 def empty_folder(given: str | None) -> Path:
-    """Create the folder to work in if it is missing, and return it. Raise ConfigError when it is
-    not empty."""
+    """Create the folder to work in if it is missing, and return it. Raise ConfigError when the
+    folder is not empty."""
     if given is None:
         return Path(tempfile.mkdtemp(prefix="tierlog-demo-"))
     folder = Path(given).absolute()
@@ -186,7 +186,8 @@ def run_demo(
     timer_ns: Callable[[], int],
     on_step: Callable[[str], None] = lambda _: None,
 ) -> DemoResult:
-    """Tier ``log_dirs`` into the empty store ``store_url`` with ``tier`` and read it all back."""
+    """Tier ``log_dirs`` into the empty store ``store_url`` with ``tier``, and read all segments
+    back."""
     stopwatch = _Stopwatch(timer_ns)
     whole = _Stopwatch(timer_ns)
     logs = open_log_dir(*log_dirs)

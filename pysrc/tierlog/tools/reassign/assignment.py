@@ -1,7 +1,7 @@
 """Assignments of partitions to brokers, and their JSON, whose format is that of Kafka's own tool.
 
-People and scripts write the files, so the parser treats them as hostile. It limits their size, and
-an error names the file and the entry.
+People and scripts write the files, so the parser treats them as hostile. The parser limits the size
+of a file. The errors of the parser name the file and the entry.
 """
 
 from __future__ import annotations

@@ -164,9 +164,9 @@ def _loads(
         one = facts.partitions[partition]
         new = [b for b in target[partition].replicas if b not in one.replicas]
         send[one.sender] += one.size_bytes * len(new)
-        # The leader throttle also counts what followers in sync fetch of these partitions. If the
-        # leader of a partition leaves, another broker leads once the partition has moved: on
-        # average after half of the time.
+        # The leader throttle also counts what followers in sync fetch of these partitions. If a
+        # partition moves away from its leader, another broker leads it after its move. On average,
+        # that is after half of the total time.
         followers = len(new) + len(one.replicas) - 1
         share = 1.0 if one.sender in target[partition].replicas else 0.5
         send_rate[one.sender] += one.bytes_in_per_second * followers * share
@@ -213,9 +213,10 @@ def _seconds(
 def _unused(facts: ClusterFacts, throttle: int) -> float:
     """Return the bytes per second of a throttle that stay unused.
 
-    A broker divides by the time since its oldest sample, although the bytes of that sample took
-    time as well. So it overstates the rate, on average by half a response per window. If a single
-    response exceeds the window, no such average holds.
+    A broker divides the bytes of all samples by the time since its oldest sample, although the
+    bytes of that sample took time as well. So the broker overstates the rate, on average by half a
+    response per window. If a single response uses up the quota of a window, this average is not
+    reliable.
     """
     response, window = facts.fetch_response_max_bytes, facts.window_seconds
     if response is None or window is None or response >= throttle * window:

@@ -185,8 +185,8 @@ class Status:
     """The status of all moves of a plan.
 
     ``is_moving`` says whether any partition of the cluster moves, whether it is in the plan or not.
-    ``cleared`` is None if the throttles were kept: they are still needed, or the caller preserves
-    them.
+    ``cleared`` is None if the throttles were kept, since moves still need them or the caller
+    preserves them.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -196,7 +196,7 @@ class Status:
 
     @property
     def is_done(self) -> bool:
-        """Whether every partition and replica is on the broker and in the directory of the plan."""
+        """Whether every replica is on the broker and in the log directory that the plan names."""
         return all(status is MoveStatus.DONE for status in self.statuses())
 
     def statuses(self) -> Iterator[MoveStatus]:
@@ -265,12 +265,12 @@ def start_moves(
 ) -> Started:
     """Move partitions to `target`, under throttles if they are given.
 
-    ``additional`` allows to start while other partitions move. Partitions that already move to the
-    same replicas continue under the new throttle. ``same_replica_count`` refuses to change the
-    number of a partition's replicas. ``preserve_throttles`` keeps the throttled replicas and the
-    rates that are already set. ``on_step`` receives each completed step, in the words of Kafka's
-    tool. Raises ConfigError, before any change, for unknown partitions, brokers or log directories,
-    and AdminError when the cluster refuses.
+    ``additional`` allows moves to start while other partitions move. Partitions that already move
+    to the same replicas continue under the new throttle. ``same_replica_count`` refuses to change
+    the number of a partition's replicas. ``preserve_throttles`` keeps the throttled replicas and
+    the rates that are already set. ``on_step`` receives each completed step, in the words of
+    Kafka's tool. Raises ConfigError, before any change, for unknown partitions, brokers or log
+    directories, and AdminError when the cluster refuses.
     """
     states = admin.partitions({one.topic for one in target})
     require_partitions(states, target)
@@ -415,7 +415,7 @@ class _ChangedSettings:
 
 
 def _reassign(admin: ClusterAdmin, target: Assignment, settings: _ChangedSettings) -> None:
-    """Start the moves. When none could be started, also undo the settings."""
+    """Start the moves. If no move could be started, also restore the settings."""
     try:
         refused = admin.reassign({partition: one.replicas for partition, one in target.items()})
     except AdminError:
@@ -432,7 +432,7 @@ def _reassign(admin: ClusterAdmin, target: Assignment, settings: _ChangedSetting
         settings.undo()
         raise AdminError(f"{text}; nothing was changed")
     raise AdminError(
-        f"{text}; the others move, and the throttles stay set: run --verify or --cancel"
+        f"{text}; the other partitions move, and the throttles stay set: run --verify or --cancel"
     )
 
 
@@ -510,7 +510,7 @@ def _place_new_replicas(
     current: Assignment,
 ) -> None:
     """Tell brokers in which log directories to create the replicas that they do not have yet. A
-    broker answers that it has no such replica, which is no error here."""
+    broker that has no such replica yet answers with an error, which is ignored here."""
     admin.move_log_dirs(
         {key: path for key, path in wanted.items() if key[1] not in current[key[0]].replicas}
     )
@@ -573,8 +573,8 @@ def verify_moves(
 
 
 def _may_be_behind(one: PartitionStatus) -> bool:
-    """Return whether the broker may still list old replicas that are gone. Its metadata cache is
-    behind the controller for a moment after a move."""
+    """Return whether the broker may still list old replicas that are gone. For a moment after a
+    move, the metadata cache of the broker is behind the controller."""
     return one.status is MoveStatus.FAILED and set(one.target) < set(one.replicas)
 
 

@@ -1,7 +1,7 @@
 """Proposes assignments: one that moves as few replicas as possible, and Kafka's own spread.
 
-Both keep the number of replicas of each partition. Neither puts two replicas of a partition into
-one rack while another rack has none.
+Both assignments keep the number of replicas of each partition. Neither assignment puts two replicas
+of a partition into one rack while another rack has none.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ class _Minimal:
         return self._rack_of[other] not in taken
 
     def _best(self, replicas: Sequence[int], index: int) -> int:
-        """Return the best broker for the replica at `index`. It prefers a new rack, then few
-        replicas and, for the first replica, few preferred leaderships."""
+        """Return the best broker for the replica at `index`. The best broker is in a new rack; then
+        it has few replicas; for the first replica, it then is the preferred leader of few
+        partitions."""
         kept = [one for n, one in enumerate(replicas) if n != index]
         taken = {self._rack_of[one] for one in kept if one in self._rack_of}
         leads = self._preferred if index == 0 else Counter[int]()
@@ -161,12 +162,12 @@ def spread_as_kafka(
 ) -> dict[TopicPartition, _Replicas]:
     """Return the spread of Kafka's tool up to 3.9 (``AdminUtils.assignReplicasToBrokers``).
 
-    It assigns leaders round robin from a random broker, and followers at a growing distance. If
-    every broker has a rack, it takes the racks in turn. Later tools shuffle
+    Leaders are assigned round robin from a random broker, and followers at a growing distance. If
+    every broker has a rack, the racks are used in turn. Later tools shuffle
     (``StripedReplicaPlacer``), and their spreads have the same properties.
 
-    ``draw(n)`` returns a random number below n. It gives the first broker and the first distance of
-    each topic. So Kafka's tool moves most partitions.
+    ``draw(n)`` returns a random number below n. This number decides the first broker and the first
+    distance of each topic. So Kafka's tool moves most partitions.
     """
     _check(current, racks)
     arranged, rack_count = _arrange(racks)

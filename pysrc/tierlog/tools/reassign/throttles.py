@@ -81,7 +81,7 @@ def merge_replicas(existing: str | None, added: Iterable[tuple[int, int]]) -> st
     try:
         before = parse_replicas(existing or "")
     except ValueError:
-        # Kafka accepted a list that this code cannot parse. The new entries replace it.
+        # Kafka accepted a list that this code cannot parse. The new entries replace this list.
         before = frozenset()
     return ALL_REPLICAS if before is None else format_replicas({*before, *added})
 

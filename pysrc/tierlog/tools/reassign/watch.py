@@ -43,7 +43,7 @@ class MoveProgress:
     """The state of all moves at one moment.
 
     ``move_bytes`` is the size of all new replicas, and ``moved_bytes`` is the size that they have
-    reached. ``sum_replica_lag_bytes`` is the SumReplicaLag of the KIP. It is in bytes, since
+    reached. ``sum_replica_lag_bytes`` is the SumReplicaLag of the KIP. This lag is in bytes, since
     followers do not report how many records they lack. ``seconds_left_measured`` is computed from
     the rate of the last seconds, ``seconds_left_estimated`` from the throttles. None means unknown,
     or that the move never ends at this rate. ``suggested_throttle`` is set when the move is stuck.
@@ -81,7 +81,7 @@ class MoveWatch:
     """Follows the partitions that move in the cluster. Only one thread may use it.
 
     ``adding`` has the partitions to follow and, as far as known, the brokers that get a new replica
-    of each. If it is None, the watch follows every partition as soon as it sees it move.
+    of each. If ``adding`` is None, the watch follows every partition that it sees moving.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ rows. The written bytes depend only on the source, and a task replaces no object
 `.indexes` objects. So a task may run twice, and two runs may overlap.
 
 The remote index files of a store's partitions are made from the `.indexes` objects. So the tasks
-for them, which `remote_index_task` runs, come after all others.
+for them, which `remote_index_task` runs, run after all other tasks.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ class RebuildPlan:
     """The tasks of a run, and the results of its planning.
 
     ``tasks`` are for `rebuild_task`. ``index_tasks`` are for `remote_index_task`; a plan has them
-    only for a store with a target. They must run after all ``tasks``; pass their results to
-    `with_remote_indexes`. ``looked`` and ``outcomes`` have the results of segments of a store that
-    need no task.
+    only for a store with a target. ``index_tasks`` must run after all ``tasks``. Pass their results
+    to `with_remote_indexes`. ``looked`` and ``outcomes`` have the results of segments of a store
+    that need no task.
     """
 
     source: str
@@ -206,7 +206,8 @@ class RebuildReport:
 
 @takes(task=instance_of("a RebuildTask of a plan", RebuildTask))
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
-    """Rebuild the segments of one task, in any process. It opens its own stores and shares nothing.
+    """Rebuild the segments of one task, in any process. The task opens its own stores, and shares
+    no objects with other tasks.
 
     Damage of a segment, its files or its store is a finding in the outcome of the segment, never an
     error.
@@ -458,8 +459,8 @@ class _Workers:
             return
         names = ", ".join(sorted({task.name for task in left.values()})[:3])
         raise TierlogError(
-            f"workers were killed {_MAX_RESTARTS + 1} times, the last one at {names} or so; see "
-            "whether memory ran out, then run this again with fewer jobs: finished work is kept"
+            f"workers were killed {_MAX_RESTARTS + 1} times, the last time while they ran {names}; "
+            "see whether memory ran out, then run this again with fewer jobs: finished work is kept"
         )
 
     def _run(
@@ -497,7 +498,7 @@ class _Workers:
     outcomes=having("outcomes of rebuild_task", "__iter__"),
 )
 def rebuild_report(plan: RebuildPlan, outcomes: Iterable[SegmentOutcome]) -> RebuildReport:
-    """Return the report of a run. The outcomes may come in any order."""
+    """Return the report of a run. The outcomes may be in any order."""
     told = (outcome for looked in plan.looked for outcome in looked.outcomes())
     everything = sorted(
         [*told, *plan.outcomes, *outcomes],

@@ -3,14 +3,14 @@
 For each segment it writes the files that Kafka's own recovery would write: ``.index``,
 ``.timeindex``, ``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the
 segment's end. For each partition it writes ``leader-epoch-checkpoint``: the broker's own checkpoint
-if it is sound, otherwise the epochs of the batches. It writes all files below
-``<target>/<topic>-<partition>/``, and only reads the log directory.
+if it is sound, otherwise the epochs of the batches. All files are written below
+``<target>/<topic>-<partition>/``. The log directory is only read.
 
 The transaction index and the snapshot depend on the producer state before the segment. This state
 comes from the broker's own ``.snapshot`` at the segment's base offset if it is sound, otherwise
 from the previous segment. So segments form chains: consecutive segments that one worker takes in
 order. A chain begins at a sound snapshot or at the start of the log. A partition without a leader
-epoch checkpoint is one chain. The written bytes do not depend on the division into chains.
+epoch checkpoint is one chain. The division into chains does not change the written bytes.
 """
 
 from __future__ import annotations
@@ -205,10 +205,10 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
 
 @dataclass(slots=True, kw_only=True)
 class _Rebuilt:
-    """A segment whose files were not written yet.
+    """A segment whose files are not written yet.
 
     ``files`` has the contents by name; None for a file that must not exist. ``examined`` is the
-    scan from which they were made.
+    scan from which the files were made.
     """
 
     chain: LogChain

@@ -1,11 +1,11 @@
 """Rebuilds the remote index files of a store's partitions in a folder.
 
-The code that appends to these files on a node makes them here from the partition's sound `.indexes`
-objects alone. They equal the files of a node that indexed these segments with the same settings.
-Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
+The files are made from the partition's sound `.indexes` objects alone, with the code that a node
+uses to append to them. So the files equal those of a node that indexed these segments with the same
+settings. Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
 
-The lineage of the newest segment shows which offsets a later leader truncated; they are cut off.
-The store does not record where a node made such a cut.
+The lineage of the newest segment shows which offsets a later leader truncated. Entries of these
+offsets are left out. The store does not record where a node made such a cut.
 
 Each worker makes the files in a folder of its own and then renames each whole file, unless the name
 exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ,
@@ -192,7 +192,8 @@ def _rebuild(
             segments = _segments(source, one)
             row = _write_entries(source, writer, segments, findings)
             if dry_run and one.suspects():
-                # This run may have repaired them, so they are checked again.
+                # A dry run repairs no suspects, so it cannot tell which files a real run would
+                # write.
                 outcome = Outcome.WOULD_WRITE
             elif segments:
                 findings += _gaps(path, segments)
@@ -337,8 +338,8 @@ def _gaps(path: str, segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[F
 def _rename_files(
     target: LocalStore, path: str, made: RemoteIndexDir, row: FileSequence, *, dry_run: bool
 ) -> Outcome:
-    """Rename the files to their final names unless other files exist there. It never replaces a
-    file."""
+    """Rename the files to their final names unless other files exist there. An existing file is
+    never replaced."""
     names = [f"{file.base_offset:020d}.{kind}" for file in row.files for kind in RemoteIndexKind]
     there = _names_in(target, path)
     if not there <= set(names):

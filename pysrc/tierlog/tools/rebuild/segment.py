@@ -189,8 +189,8 @@ def examine(
     producer_snapshot: bytes | None,
     index_interval_bytes: int,
 ) -> Examined:
-    """Scan a segment once, rebuild its indexes, and compare it with its name, neighbours and
-    lineage.
+    """Scan a segment once, rebuild its indexes, and compare its batches with its name, neighbours
+    and lineage.
 
     ``producer_snapshot`` is the producer state at the base offset. The other arguments are those of
     `check_batches`. Only an active segment may end in a torn or zero tail. Raises OSError when the
@@ -243,8 +243,8 @@ def examine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the name, the neighbour and the partition of a segment require of its batches; see
-    `check_batches`."""
+    """The properties that the batches of a segment must have, given its name, its neighbour and its
+    partition; see `check_batches`."""
 
     base_offset: int
     next_base_offset: int | None

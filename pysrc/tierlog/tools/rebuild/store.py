@@ -11,9 +11,9 @@ the damaged object, otherwise from the segments around it:
 | topic, broker and cluster id | a sound segment of the partition; or the key, -1, the marker |
 | created_ms | the time at which the `.log` object was stored |
 
-So the same store makes the same bytes, even when two runs overlap. A missing object is created
-unless another run has created it. A damaged object is read again and then replaced by the bytes
-that any run would write.
+So every run over the same store makes the same bytes, even when two runs overlap. A missing object
+is created unless another run has created it. A damaged object is read again and then replaced by
+the bytes that any run would write.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class _State:
 
 
 class _RefusedError(Exception):
-    """A segment is not rebuilt."""
+    """The reason why a segment is not rebuilt, as a finding."""
 
     def __init__(self, found: Finding) -> None:
         self.finding = found
@@ -243,7 +243,7 @@ def _unknown_state(path: str, matters: bool) -> Finding:
         severity=Severity.PROBLEM if matters else Severity.NOTE,
     )
     if matters:
-        # Aborted records would be served as committed ones.
+        # Without the state of producers, aborted records would be served as committed records.
         raise _RefusedError(found)
     return found
 

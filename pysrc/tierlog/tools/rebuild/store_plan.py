@@ -47,7 +47,7 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "plan_store"]
 
-# Much longer than the time between the two objects of an active copy.
+# This is much longer than the time between the two objects of an active copy.
 _COPY_UNDER_WAY_MS = 600_000
 _DEPOSED = "nothing to do: readers ignore this copy, and the sidecar of the later leader removes it"
 _NOT_OURS = "nothing to do: tierlog passes over it"
@@ -184,8 +184,8 @@ def plan_store(
 def _to_rebuild(
     partition: TopicIdPartition, here: Sequence[LookedSegments], now_ms: int, plan: StorePlan
 ) -> Iterator[tuple[tuple[StoredSegment, ...], _Seen]]:
-    """Yield the chains of broken segments of a partition, and add the outcomes of the others to the
-    plan."""
+    """Yield the chains of broken segments of a partition, and add the outcomes of other segments to
+    the plan."""
     seen = _Seen.of(here)
     plan.partitions.append(
         StoredPartition.of(
@@ -234,7 +234,7 @@ class _Seen:
 
     @classmethod
     def of(cls, here: Iterable[LookedSegments]) -> _Seen:
-        """Unpack a partition. It stays packed if none of its segments is broken."""
+        """Unpack a partition. The partition stays packed if none of its segments is broken."""
         parts = list(here)
         is_sound = not any(part.broken for part in parts)
         looks = [] if is_sound else [one for part in parts for one in part.looks()]
@@ -376,7 +376,7 @@ def _bare_row(
 def _left_alone(
     segment: StoredSegment, seen: _Seen, now_ms: int, topic: str, plan: StorePlan
 ) -> bool:
-    """Return whether a `.log` object needs no rebuild, and add its outcome to the plan."""
+    """Return whether a `.log` object needs no rebuild. If so, add its outcome to the plan."""
     key = segment.key
     path, outcome, severity = key.stem + LOG_SUFFIX, Outcome.LEFT_ALONE, Severity.NOTE
     if segment.damage is None and seen.holds(key.base_offset):

@@ -25,8 +25,8 @@ _LARGEST_PART_BYTES = 64 << 20
 # Opening, writing and reporting a segment costs about as much as scanning this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
-# A task may exceed its limit by one part in this many. Otherwise a task of 1 GiB would take only
-# three segments of 256 MiB, because of the cost of opening segments.
+# A task may exceed its limit by the limit divided by this number. Otherwise a task of 1 GiB would
+# take only three segments of 256 MiB, since opening a segment has a cost.
 _SLACK = 16
 
 Chain = LogChain | StoredChain

@@ -1,10 +1,10 @@
-"""Checks a broker's log directory. It reads everything and changes nothing.
+"""Checks a broker's log directory. The check reads all files and changes nothing.
 
-It checks every batch's checksum, offsets against file names and adjacent segments, leader epochs
-against their checkpoint, the index files against the batches, the checkpoints themselves, and the
-log's end against the high watermark. After a damaged batch, the check continues at the next
-position in the offset index, so that one damaged batch does not hide another. ``deep`` also decodes
-every record, and looks for aborted transactions that the transaction index lacks.
+It checks the checksum of every batch and the checkpoints. It compares offsets with file names and
+adjacent segments, leader epochs with their checkpoint, the index files with the batches, and the
+log's end with the high watermark. After a damaged batch, the check continues at the next position
+in the offset index, so that one damaged batch does not hide another. ``deep`` also decodes every
+record, and looks for aborted transactions that the transaction index lacks.
 
 The broker may be running: its changes during the check are notes, not problems.
 """
@@ -236,8 +236,8 @@ def _verify_aborts(
 
 
 def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
-    """Report a file that cannot be read. A missing file is a note, since a running broker may
-    delete files."""
+    """Report a file that cannot be read. If the file is missing, the finding is a note, since a
+    running broker may delete files."""
     if isinstance(error, FileNotFoundError):
         tally.note(path, "vanished", "the file of the listing", "none any more", _LOOK_AGAIN)
         return
@@ -331,7 +331,7 @@ def _report_faults(
     for fault in faults:
         if segment.is_active and fault.reason == "zero_tail":
             continue
-        # The index may be right about batches after a damaged one.
+        # The index may be right about batches that follow a damaged batch.
         if fault.reason == "past_the_log" and table.stop_reason is not StopReason.END:
             continue
         # A crash leaves the tail of an active index in any state.

@@ -1,4 +1,4 @@
-"""Checks a log directory or a store. It reads everything and changes nothing.
+"""Checks a log directory or a store. A check reads everything and changes nothing.
 
 In a store it always checks
 
