@@ -106,7 +106,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Appends a legacy message, which starts the payload.
+    /// Appends the legacy message at the start of the payload.
     pub(crate) fn push_message(
         &mut self,
         payload: &Payload<'_>,
