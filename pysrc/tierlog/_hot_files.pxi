@@ -40,7 +40,7 @@ cdef class OpenFiles:
         opened.file = file
         opened.expires_ms = self.now() + self._keep_ms
         with cython.critical_section(self):
-            # The name is removed and inserted, so that the table stays in the order of opening.
+            # Remove the name before inserting it, so that the table stays in the order of opening.
             self._files.pop(name, None)
             self._files[name] = opened
             while len(self._files) > self._most:

@@ -95,8 +95,8 @@ impl SegmentIndexer {
         }
     }
 
-    /// Returns the entries that were added since the last call to the offset, time and transaction
-    /// index.
+    /// Returns the entries of the offset, time and transaction index that were added since the last
+    /// call.
     fn take_entries<'py>(&mut self, py: Python<'py>) -> [Bound<'py, PyBytes>; 3] {
         let entries = self.visitor.rebuilder.entries();
         let taken = mem::replace(&mut self.taken, entries.map(<[u8]>::len));

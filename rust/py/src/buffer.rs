@@ -191,7 +191,7 @@ pub fn new_bytes<'py>(
     Ok(bytes)
 }
 
-/// The vector behind a [`Column`].
+/// The vector that a [`Column`] holds.
 pub enum Values {
     /// Offsets, positions, timestamps, producer ids.
     I64(Vec<i64>),

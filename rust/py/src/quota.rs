@@ -230,7 +230,8 @@ pub unsafe extern "C" fn snapshot(
     unsafe { snapshot.write(Snapshot::from(seen)) }
 }
 
-/// Requests bytes. Returns 0 and writes a token, or returns the milliseconds to wait, or a code.
+/// Requests bytes. If the bytes are granted, writes a token and returns 0. Otherwise returns the
+/// milliseconds to wait, or a code.
 ///
 /// # Safety
 /// The conditions of [`sensor_of`] hold, and `token` can be written.

@@ -208,7 +208,7 @@ fn next_inner(set: &[u8], at: usize, magic: i8, check_crc: bool) -> Result<Messa
             ErrorKind::BadRecord,
             17,
             "plain messages inside a wrapper",
-            "a compressed one",
+            "a compressed message",
         )));
     }
     if check_crc {

@@ -91,7 +91,7 @@ fn check_tail(data: &[u8], found: &mut IndexEntries, size: usize, tail: Tail) ->
     Err(Error::new(
         ErrorKind::OffsetOrder,
         found.valid_length as u64,
-        "an entry larger than the one before",
+        "an entry larger than the entry before",
         hex(slot),
     ))
 }
@@ -237,7 +237,7 @@ impl OffsetIndexWriter {
             return Err(Error::new(
                 ErrorKind::OffsetOrder,
                 at,
-                "an offset larger than the one indexed before",
+                "an offset larger than the previous offset",
                 offset.to_string(),
             ));
         }

@@ -254,10 +254,15 @@ impl ProducerState {
             (entry.current_txn_first_offset, header.is_transactional())
         {
             let expected = format!(
-                "a transactional batch: producer {} has had a transaction open since {first_offset}",
+                "a transactional batch: producer {} has a transaction open since offset {first_offset}",
                 header.producer_id
             );
-            return Err(Error::new(ErrorKind::BadRecord, position, expected, "a plain one"));
+            return Err(Error::new(
+                ErrorKind::BadRecord,
+                position,
+                expected,
+                "a batch without a transaction",
+            ));
         }
         entry.set_epoch(header.producer_epoch);
         entry.timestamp_ms = header.max_timestamp_ms;

@@ -77,7 +77,11 @@ impl NewEntry<'_> {
             let expected = format!("a lastOffset >= firstOffset {}", self.first_offset);
             return refused(row, expected, self.last_offset);
         }
-        refused(row, format!("a lastOffset > {before}, that of the row before"), self.last_offset)
+        refused(
+            row,
+            format!("a lastOffset > {before}, the lastOffset of the row before"),
+            self.last_offset,
+        )
     }
 }
 

@@ -87,7 +87,7 @@ impl VectorPool {
         self.size_bytes = 0;
     }
 
-    /// Adds a vector and its content to the pool. A vector below [`MIN_BYTES`] is dropped.
+    /// Adds a vector to the pool and keeps its content. A vector below [`MIN_BYTES`] is dropped.
     pub fn give<T: Item>(&mut self, column: Vec<T>) {
         self.add(T::keep(column));
     }

@@ -87,7 +87,7 @@ pub(crate) fn find_fault(payload: &Payload<'_>, header: &BatchHeader) -> Error {
             Err(error) => return error,
         }
     }
-    bad(payload.end, "offset deltas within the batch", "one beyond")
+    bad(payload.end, "offset deltas within the batch", "a larger delta")
 }
 
 /// The unread part of a record.

@@ -42,7 +42,7 @@ const OPENED_BYTES: usize = 64 << 20;
 /// Settings of a decode.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeOptions {
-    /// Verify the checksum of every batch.
+    /// Whether the checksum of every batch is verified.
     pub verify_crc: bool,
     /// Whether the records of control batches are decoded, too.
     pub include_control: bool,

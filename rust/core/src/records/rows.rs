@@ -80,7 +80,7 @@ impl Rows {
         let size = payload.end - payload.start;
         if count > size / MIN_RECORD_BYTES {
             let expected = format!("{count} records");
-            return Err(bad(payload.start, &expected, format!("{size} bytes, too few for them")));
+            return Err(bad(payload.start, &expected, format!("{size} bytes, which are too few")));
         }
         let mut walk = Walk::new(payload);
         let mut left = count;
@@ -106,7 +106,7 @@ impl Rows {
         Ok(())
     }
 
-    /// Appends a legacy message, which starts the payload.
+    /// Appends the legacy message at the start of the payload.
     pub(crate) fn push_message(
         &mut self,
         payload: &Payload<'_>,

@@ -232,7 +232,7 @@ pub fn copy_file<V: Visitor>(
 
 fn torn(position: u64, end: u64) -> Stop {
     let left = end.saturating_sub(position);
-    Stop::new(StopReason::TornTail, position, "a whole batch", format!("{left} bytes of one"))
+    Stop::new(StopReason::TornTail, position, "a whole batch", format!("{left} bytes of a batch"))
 }
 
 fn zero_tail(stop: &Stop, end: u64) -> Stop {
