@@ -13,7 +13,7 @@ import pytest
 
 from tests.batch_bombs import TOPIC as BOMBS
 from tests.batch_bombs import value_bomb, write_log_dir
-from tests.settings import deleting, fetching, grouping, serving, tiering
+from tests.settings import compacting, deleting, fetching, grouping, serving, tiering
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
@@ -93,6 +93,7 @@ LATE = {"tierlog.copy.lag.ms": "100000000000000"}
 ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     "log.dirs": (LOG_DIR, tiering.directories),
     "log.index.interval.bytes": ("1000000", offset_indexes),
+    "log.cleaner.dedupe.buffer.size": ("1024", compacting.ends_of_rounds),
     "log.segment.bytes": (
         "2147483647",
         tiering.oversize_warning,

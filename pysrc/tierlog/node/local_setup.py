@@ -23,7 +23,8 @@ from tierlog.node.server import Server
 __all__ = ["serve_node"]
 
 _THREADS = 16
-# How often rolled segments are synced, retention is applied and checkpoints are written.
+# How often rolled segments are synced, retention is applied, checkpoints are written, and the node
+# looks for logs to compact.
 _UPKEEP_S = 5.0
 
 
@@ -75,21 +76,22 @@ async def serve_node(
             clock=clock,
             versions=supported_versions(),
         )
-        upkeep = asyncio.create_task(_keep_up(cluster, report), name="tierlog-upkeep")
-        opened.push_async_callback(_end, upkeep)
+        for name, work in (("upkeep", cluster.keep_up), ("compaction", cluster.compact)):
+            task = asyncio.create_task(_repeat(name, work, report), name=f"tierlog-{name}")
+            opened.push_async_callback(_end, task)
         server = Server(node, listener, report)
         opened.push_async_callback(server.close)
         server.start()
         yield server
 
 
-async def _keep_up(cluster: LocalCluster, report: Callable[[str], object]) -> None:
+async def _repeat(name: str, work: Callable[[], None], report: Callable[[str], object]) -> None:
     while True:
         await asyncio.sleep(_UPKEEP_S)
         try:
-            await asyncio.to_thread(cluster.keep_up)
+            await asyncio.to_thread(work)
         except (TierlogError, OSError) as error:
-            report(f"upkeep: {error}")
+            report(f"{name}: {error}")
 
 
 async def _end(task: asyncio.Task[None]) -> None:

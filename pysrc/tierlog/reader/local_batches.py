@@ -104,6 +104,7 @@ class LocalBatchReader:
         try:
             with segment.open() as handle:
                 require_same_topic(log)
+                _require_same_file(segment, handle)
                 run, row = self._find_batch(segment, handle, offset, max_bytes)
                 if row == len(run):
                     return None
@@ -175,6 +176,16 @@ class LocalBatchReader:
                     return run, row
                 raise run.damage()
             window = claimed
+
+
+def _require_same_file(segment: SegmentFiles, handle: SegmentHandle) -> None:
+    """VanishedError when compaction has put another file in the place of a rolled segment, which
+    may hold the offsets of several."""
+    listed, found = segment.identity, handle.identity
+    if segment.is_active or listed is None:
+        return
+    if (listed.device, listed.inode) != (found.device, found.inode):
+        raise VanishedError(f"{segment.log_path}: replaced since the log was listed")
 
 
 def _scan_range(

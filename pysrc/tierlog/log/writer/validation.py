@@ -91,6 +91,9 @@ def check_batches(
     records; otherwise the header gets the largest timestamp that the records have.
     """
     columns = _decode(data, max_decompressed_bytes, origin)
+    if topic.is_compacted and columns.keys.null_count:
+        text = "a record without a key cannot be appended to a compacted topic"
+        raise AppendRefusedError(Refusal.INVALID_RECORD, text)
     table = columns.batches
     log_append_time = topic.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     starts = columns.batch_starts.tolist()

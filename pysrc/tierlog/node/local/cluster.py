@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.config.topic import TopicConfig, topic_config
-from tierlog.errors import ConfigError
+from tierlog.errors import ConfigError, TierlogError
 from tierlog.log.writer.directory import LogDirWriter
 from tierlog.log.writer.partition import Appended, PartitionWriter, WriterOptions
 from tierlog.metrics import RemoteLogMetrics
@@ -51,6 +51,9 @@ class LocalCluster:
     ) -> None:
         self.on_append: Callable[[TopicIdPartition], object] = lambda _: None
         self._report = report
+        self._key_bytes = config.log.cleaner_dedupe_buffer_size
+        # Logs whose last round of compaction ended with an error, and which error.
+        self._uncompacted: dict[str, str] = {}
         self._lock = threading.RLock()
         self._store = TopicStore(os.path.join(data_dir, STATE, _TOPICS_FILE))
         self.cluster_id = self._store.cluster_id
@@ -286,6 +289,16 @@ class LocalCluster:
             if writer.failure is None and not is_tiered:
                 writer.apply_retention()
         self.logs.flush_rolled()
+
+    def compact(self) -> None:
+        """Run the rounds of compaction that are due. A node calls it at intervals."""
+        self.logs.compact(self._key_bytes, self._say_uncompacted)
+
+    def _say_uncompacted(self, log: PartitionWriter, error: TierlogError | OSError) -> None:
+        # The next pass tries again; the same error is reported once.
+        if self._uncompacted.get(log.directory) != str(error):
+            self._uncompacted[log.directory] = str(error)
+            self._report(f"{log.name}: not compacted, its records stay as they are: {error}")
 
 
 def _partitions_of(topic: StoredTopic) -> list[TopicIdPartition]:

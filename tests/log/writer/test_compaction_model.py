@@ -1,0 +1,245 @@
+"""A compacted log against a dictionary, through kills at every step that touches the disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.log.writer.writing import NOW_MS, open_writer
+from tests.oracle import build
+from tests.oracle.model import Record
+from tests.proofs import usually
+from tierlog import _core, decode_records, scan_segment
+from tierlog.clock import ManualClock
+from tierlog.config.topic import TopicConfig
+from tierlog.log.writer.partition import PartitionWriter
+from tierlog.log.writer.refusal import AppendRefusedError
+from tierlog.log.writer.validation import AppendOrigin
+
+DAY_MS = 86_400_000
+TOPIC = TopicConfig(
+    cleanup_policy=("compact",),
+    internal_segment_bytes=600,
+    index_interval_bytes=150,
+    min_cleanable_dirty_ratio=0.0,
+    delete_retention_ms=DAY_MS,
+    message_timestamp_after_max_ms=2**62,
+)
+# Kafka's smallest table would take all keys; this one is full after 14.
+SMALL_BUDGET_BYTES = 16 * 24
+CALLS = ("rename", "unlink", "open", "pwrite", "utime")
+
+
+class PowerCutError(BaseException):
+    """The process is gone: nothing after it runs."""
+
+
+@contextmanager
+def cut_at(number: int) -> Iterator[list[str]]:
+    """Die before the call with this number; yields the calls so far."""
+    made: list[str] = []
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **more: Any) -> Any:
+            if len(made) >= number:
+                # Nothing of the dead process touches the disk any more.
+                raise PowerCutError(name)
+            made.append(name)
+            return call(*arguments, **more)
+
+        return wrapped
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, counted(name, getattr(os, name)))
+        patch.setattr(_core, "sync_files", counted("sync", _core.sync_files))
+        yield made
+
+
+class Model:
+    """The last record of each key: its offset, its value, and since when it is a tombstone."""
+
+    def __init__(self) -> None:
+        self.last: dict[bytes, tuple[int, bytes | None]] = {}
+        self.all: dict[int, tuple[bytes, bytes | None]] = {}
+        self.end = 0
+        # Tombstones that a reader had the time to see.
+        self.seen_until_ms: dict[int, int] = {}
+
+    def append(self, key: bytes, value: bytes | None) -> None:
+        self.last[key] = self.end, value
+        self.all[self.end] = key, value
+        self.end += 1
+
+
+def stored(folder: Path) -> dict[int, tuple[bytes | None, bytes | None]]:
+    found: dict[int, tuple[bytes | None, bytes | None]] = {}
+    for path in sorted(folder.glob("*.log")):
+        for one in decode_records(path).records():
+            assert one.offset not in found
+            found[one.offset] = one.key, one.value
+    return found
+
+
+def check(folder: Path, model: Model, now_ms: int) -> None:
+    """Nothing is made up, the last record of each key is there, and a tombstone is there until its
+    horizon."""
+    found = stored(folder)
+    for offset, row in found.items():
+        assert model.all[offset] == row
+    for key, (offset, value) in model.last.items():
+        if value is not None:
+            assert found.get(offset) == (key, value), (key, offset)
+        elif offset not in found:
+            # It was compacted a day ago, and no older value of its key is left.
+            assert model.seen_until_ms[offset] <= now_ms
+            assert all(one[0] != key for one in found.values()), key
+    for path in sorted(folder.glob("*.log")):
+        table = scan_segment(path)
+        rows = zip(table.base_offset.tolist(), table.last_offset.tolist(), strict=True)
+        for base, last in rows:
+            for offset in range(base, last + 1):
+                if model.all.get(offset, (b"", b""))[1] is None:
+                    model.seen_until_ms.setdefault(offset, 2**62)
+        for row in table.has_delete_horizon.nonzero()[0].tolist():
+            horizon_ms = int(table.base_timestamp_ms[row])
+            for offset in range(int(table.base_offset[row]), int(table.last_offset[row]) + 1):
+                model.seen_until_ms[offset] = horizon_ms
+
+
+def append(writer: PartitionWriter, model: Model, keys: list[int], now_ms: int) -> None:
+    rows = [(b"key %d" % abs(key), None if key < 0 else b"%d" % model.end) for key in keys]
+    records = [
+        Record(offset=row, timestamp_ms=now_ms, key=key, value=value)
+        for row, (key, value) in enumerate(rows)
+    ]
+    writer.append(build.batch(records), leader_epoch=0)
+    for key, value in rows:
+        model.append(key, value)
+
+
+def reopened(
+    folder: Path, clock: ManualClock, cleaned: int | None, recovery_point: int = 0
+) -> PartitionWriter:
+    writer = open_writer(
+        folder,
+        TOPIC,
+        clock=clock,
+        is_clean=False,
+        log_start_offset=0,
+        recovery_point=recovery_point,
+    )
+    writer.cleaned_offset = cleaned
+    return writer
+
+
+Step = tuple[str, list[int], int]
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("append"),
+            st.lists(st.integers(-20, 20).filter(bool), min_size=1, max_size=6),
+            st.just(0),
+        ),
+        st.tuples(st.just("append"), st.just([1, 2, -3]), st.just(0)),
+        st.tuples(st.just("compact"), st.just([0]), st.sampled_from((0, 1))),
+        st.tuples(st.just("killed"), st.just([0]), st.integers(0, 60)),
+        st.tuples(st.just("wait"), st.just([0]), st.sampled_from((DAY_MS // 2, DAY_MS, 1))),
+    ),
+    min_size=5,
+    max_size=40,
+)
+
+
+@settings(max_examples=usually(25, thorough=1500), deadline=None)
+@given(STEPS)
+def test_a_compacted_log_is_the_last_value_of_each_key(steps: list[Step]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        folder, clock, model = Path(root) / "orders-0", ManualClock(NOW_MS), Model()
+        writer = open_writer(folder, TOPIC, clock=clock)
+        for kind, keys, number in steps:
+            if kind == "append":
+                append(writer, model, keys, clock.now_ms())
+            elif kind == "wait":
+                clock.advance(number)
+            elif kind == "compact":
+                writer.compact(SMALL_BUDGET_BYTES if number else 1 << 20)
+            else:
+                cleaned = writer.cleaned_offset
+                with cut_at(number):
+                    try:
+                        writer.compact(1 << 20)
+                        cleaned = writer.cleaned_offset
+                    except (PowerCutError, AppendRefusedError):
+                        pass
+                writer._close_files()
+                writer = reopened(folder, clock, cleaned)
+            assert writer.log_end_offset == model.end
+            check(folder, model, clock.now_ms())
+        writer.close()
+
+
+@pytest.mark.parametrize("rescans", [False, True])
+def test_a_kill_at_every_call_loses_nothing(rescans: bool, tmp_path: Path) -> None:
+    """Every call of one round, with groups of several segments and with transaction indexes."""
+    template, clock, model = tmp_path / "template", ManualClock(NOW_MS), Model()
+    writer = open_writer(template, TOPIC, clock=clock)
+    for turn in range(15):
+        append(writer, model, [turn % 7 + 1, -(turn % 3 + 1), turn + 30], NOW_MS)
+    add_aborted(writer, model)
+    writer.flush_rolled()
+    point = 0 if rescans else writer.recovery_point
+    writer._close_files()
+    number, is_done = 0, False
+    while not is_done:
+        folder = tmp_path / "orders-0"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(template, folder)
+        writer = reopened(folder, clock, None, point)
+        with cut_at(number), suppress(PowerCutError):
+            writer.compact(1 << 20)
+            is_done = True
+        writer._close_files()
+        writer = reopened(folder, clock, None, point)
+        assert writer.log_end_offset == model.end
+        check(folder, model, NOW_MS)
+        assert not [one for one in os.listdir(folder) if one.endswith((".cleaned", ".swap"))]
+        writer.compact(1 << 20)
+        check(folder, model, NOW_MS)
+        assert all(key != b"aborted" for key, _ in stored(folder).values())
+        writer._close_files()
+        number += 1
+    assert number > 40
+
+
+def add_aborted(writer: PartitionWriter, model: Model) -> None:
+    """A transaction that is aborted, in segments that are rolled."""
+    for sequence in range(5):
+        records = [Record(offset=0, timestamp_ms=NOW_MS, key=b"aborted", value=b"x" * 40)]
+        data = build.batch(
+            records, producer_id=9, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+        writer.append(data, leader_epoch=0)
+        model.all[model.end] = b"aborted", b"x" * 40
+        model.end += 1
+    marker = build.end_transaction_marker(
+        offset=0,
+        timestamp_ms=NOW_MS,
+        producer_id=9,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        commit=False,
+    )
+    writer.append(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    model.end += 1
+    for turn in range(8):
+        append(writer, model, [turn % 5 + 1], NOW_MS)
