@@ -110,9 +110,9 @@ def check(folder: Path, model: Model, now_ms: int) -> None:
             for offset in range(base, last + 1):
                 if model.all.get(offset, (b"", b""))[1] is None:
                     model.seen_until_ms.setdefault(offset, 2**62)
-        for row in table.has_delete_horizon.nonzero()[0].tolist():
-            horizon_ms = int(table.base_timestamp_ms[row])
-            for offset in range(int(table.base_offset[row]), int(table.last_offset[row]) + 1):
+        for place in table.has_delete_horizon.nonzero()[0].tolist():
+            horizon_ms = int(table.base_timestamp_ms[place])
+            for offset in range(int(table.base_offset[place]), int(table.last_offset[place]) + 1):
                 model.seen_until_ms[offset] = horizon_ms
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from tierlog import _core
 from tierlog.batches import BatchTable
 from tierlog.config.topic import TopicConfig
+from tierlog.errors import CorruptDataError
 from tierlog.log.index_files import AbortedTransaction, read_transaction_index
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
@@ -138,8 +139,11 @@ class CompactionJob:
                 while position < segment.size_bytes:
                     if self.should_stop():
                         return None
-                    data, position = cleaner.copy(path, position, _STEP_BYTES, keys)
+                    data, end = cleaner.copy(path, position, _STEP_BYTES, keys)
+                    if end == position:
+                        raise _too_short(path, position, segment.size_bytes)
                     draft.append(data)
+                    position = end
             modified_ns = os.stat(path).st_mtime_ns
             newest_ms = draft.finish(cleaner.take_transaction_index(), modified_ns)
         finally:
@@ -149,6 +153,16 @@ class CompactionJob:
             replaced=tuple(one.base_offset for one in group),
             newest_ms=newest_ms,
         )
+
+
+def _too_short(path: str, position: int, size_bytes: int) -> CorruptDataError:
+    return CorruptDataError(
+        reason="truncated",
+        path=path,
+        position=position,
+        expected=f"{size_bytes} bytes, as when the segment was rolled",
+        found="the end of the file",
+    )
 
 
 class _Draft:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tierlog import _core
 from tierlog.clock import Clock
 from tierlog.config.topic import TopicConfig
-from tierlog.errors import OutOfRangeError
+from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
@@ -95,6 +95,8 @@ class PartitionWriter:
         self._is_closed = False
         self.topic = topic
         self.cleaned_offset = cleaned_offset
+        # A round of compaction that a truncation overtakes knows keys that are gone.
+        self._truncations = 0
         self.log_start_offset = listed.log_start_offset or 0
         self._view: PartitionLog | None = None
         # Rolled segments whose files are not synced yet, and are therefore still open.
@@ -379,6 +381,7 @@ class PartitionWriter:
             if planned is None:
                 return None
             delete_drafts(self.directory)
+            truncations = self._truncations
             job = CompactionJob(
                 directory=self.directory,
                 topic=self.topic,
@@ -390,16 +393,17 @@ class PartitionWriter:
                 should_stop=lambda: self._is_closed or self._failure is not None,
             )
         try:
-            end_offset = job.run(budget_bytes, lambda one: self._replace(job, one))
-        except FileNotFoundError:
+            end_offset = job.run(budget_bytes, lambda one: self._replace(job, one, truncations))
+        except (FileNotFoundError, CorruptDataError):
             if self._has_all(job.segments[:-1]):
                 raise
             end_offset = None
         finally:
             self._delete_drafts()
         with self._lock:
-            if end_offset is not None and end_offset <= self.log_end_offset:
-                self.cleaned_offset = end_offset
+            if end_offset is None or truncations != self._truncations:
+                return None
+            self.cleaned_offset = end_offset
         return end_offset
 
     def _has_all(self, segments: Sequence[SegmentFiles]) -> bool:
@@ -413,12 +417,12 @@ class PartitionWriter:
             if self._failure is None and not self._is_closed:
                 delete_drafts(self.directory)
 
-    def _replace(self, job: CompactionJob, cleaned: CleanedSegment) -> bool:
+    def _replace(self, job: CompactionJob, cleaned: CleanedSegment, truncations: int) -> bool:
         """Put a compacted segment in the place of those it was made from; False when one of them
-        is gone."""
+        is gone, or when the log was truncated since."""
         made_from = [one for one in job.segments if one.base_offset in cleaned.replaced]
         with self._lock:
-            if self._is_closed or self._failure is not None:
+            if job.should_stop() or truncations != self._truncations:
                 return False
             first = bisect_left(
                 self._segments, cleaned.base_offset, key=lambda one: one.files.base_offset
@@ -442,6 +446,7 @@ class PartitionWriter:
         with self._lock, self._stopping():
             if offset >= self.log_end_offset:
                 return
+            self._truncations += 1
             self._close_files()
             bases = [one.files.base_offset for one in self._segments]
             for base in [*bases, self._active.base_offset]:

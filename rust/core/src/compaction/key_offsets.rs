@@ -136,7 +136,7 @@ impl KeyOffsets {
     /// always empty.
     fn slot(&self, hash: [u64; 2]) -> usize {
         let count = self.slots.len();
-        let mut at = (u128::from(hash[0]) * count as u128 >> 64) as usize;
+        let mut at = ((u128::from(hash[0]) * count as u128) >> 64) as usize;
         loop {
             let [first, second, offset] = self.slots[at];
             if offset == 0 || [first, second] == hash {
