@@ -21,16 +21,17 @@ HOT_SOURCES := pysrc/tierlog/_hot.pyx pysrc/tierlog/_hot.pxd $(wildcard pysrc/ti
 STAMPS := $(VENV)/stamps
 
 .PHONY: help demo test quick check prose-sample bench proofs reassign-cases simulate histories models \
-  spark-versions reliability disk-faults fuzz fmt lock clean build
+  spark-versions reliability disk-faults fuzz kgo fmt lock clean build
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: build  ## tier the bundled real Kafka logs, read them back, compare byte for byte
+demo: build  ## tier what a client writes, then real Kafka logs; read all of it back and compare
 	$(BIN)/tierlog demo
+	$(BIN)/tierlog demo tests/data/clean/disk1 tests/data/clean/disk2
 	@echo "To have tierlog on your path: source $(BIN)/activate"
 
-test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs  ## every test
+test: build $(STAMPS)/test $(STAMPS)/check $(STAMPS)/java $(STAMPS)/s3 $(STAMPS)/promtool $(STAMPS)/hdfs $(STAMPS)/kcat  ## every test
 	cargo test --locked --quiet
 	$(BIN)/python -m pytest $(WORKERS)
 
@@ -116,6 +117,9 @@ MINUTES ?= 10
 histories: build $(STAMPS)/test $(STAMPS)/java  ## three real brokers and their sidecars under restarts for MINUTES, against a ledger (SEED repeats)
 	$(BIN)/python -m tests.histories.run --seed $(SEED) --minutes $(MINUTES)
 
+kgo: build $(STAMPS)/test  ## the tests of franz-go's client against a node, with RECORDS for its groups (needs Go)
+	$(BIN)/python -m tests.node.kgo $(if $(RECORDS),--records $(RECORDS))
+
 fmt: $(STAMPS)/check  ## bring every file into shape
 	cargo fmt --all
 	$(BIN)/ruff format .
@@ -167,6 +171,10 @@ $(STAMPS)/promtool: $(STAMPS)/test
 $(STAMPS)/java: $(STAMPS)/tools
 	.ci/system-packages java javac mvn
 	@touch $@
+
+# A client that its users know. Without it its tests do not run, and the head says so.
+$(STAMPS)/kcat: $(STAMPS)/tools
+	@{ .ci/system-packages kcat && touch $@; } || echo "kcat is not to be had: its tests do not run" >&2
 
 # The jars of a real HDFS, so that no test waits for their download.
 $(STAMPS)/hdfs: tests/remote/hdfs_pom.xml $(STAMPS)/test $(STAMPS)/java

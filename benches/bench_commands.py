@@ -334,7 +334,7 @@ def rebuild(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def verify(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Require that every record was decoded and nothing was found."""
+    """Fail unless all bytes of the segments were verified and nothing was found."""
 
     def run_once(_number: int) -> float:
         command = [*TIERLOG, "verify", "--deep", str(folder / "logs"), "--format", "json"]
@@ -358,7 +358,7 @@ def tiered(folder: Path) -> str:
 
 
 def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Require every partition of a store."""
+    """Fail unless the output counts every segment of the store."""
     command = [*TIERLOG, "ls", tiered(folder), "--format", "json"]
 
     def run_once(_number: int) -> float:
@@ -373,7 +373,7 @@ def ls(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
 
 
 def first_record(folder: Path, logs: Sequence[Path]) -> Callable[[int], float]:
-    """Require the first record of a partition of a store."""
+    """Fail unless the output is the first record of a partition of the store."""
     command = [*TIERLOG, "cat", tiered(folder), f"{TOPIC}:0", "-c", "1"]
     expected = decode_records(logs[0], 0, MIB).values[0]
 

@@ -154,8 +154,11 @@ def seen(summary: RebuildSummary) -> Answer:
 
 
 def batches(bench: Bench, *, links: int) -> Case:
-    """Return a row for each batch of segments of 16 MiB, counted by Spark: 670 MB for each link.
-    One link takes our workers less than a tenth of a second, so Spark's own time counts most."""
+    """Return the case that scans segments of 16 MiB and lets Spark count their batches.
+
+    The 40 files have 670 MB. Each is linked `links` times under other names. To scan all files once
+    takes our workers less than a tenth of a second, so with one link Spark's own time counts most.
+    """
     files = 4 if bench.corpora.quick else 40
 
     def prepare(stack: ExitStack) -> Sides:

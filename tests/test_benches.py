@@ -34,7 +34,8 @@ from tests.oracle import batches as oracle
 from tests.proofs import usually
 
 ROOT = Path(__file__).parents[1]
-ON_SPARK = {"datasource", "spark", "spark_kafka"}
+# These start Spark, or a broker for each case.
+SLOW = {"datasource", "serve", "spark", "spark_kafka"}
 
 
 def case_of(ours: Run, peer: Run, *, goal: float | None = 0.5, amount: float = 6.0) -> Case:
@@ -54,8 +55,8 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
 
 
 def test_every_side_of_every_case_agrees(corpora: Corpora, tmp_path: Path) -> None:
-    """Those that start Spark, which each do anew, only in a proof."""
-    groups = usually([one for one in GROUPS if one not in ON_SPARK], thorough=list(GROUPS))
+    """The slow ones only in a proof."""
+    groups = usually([one for one in GROUPS if one not in SLOW], thorough=list(GROUPS))
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "benches", *groups, "--quick", "--json", str(report)]
     command += ["--cache-dir", str(corpora.directory)]
@@ -75,6 +76,17 @@ def test_every_side_of_every_case_agrees(corpora: Corpora, tmp_path: Path) -> No
         assert measured or row["peer_name"].startswith(("Kafka", "Caffeine", "kcat")), row
         assert row["met"] is None
     assert len(done.stdout.splitlines()) == 1 + len(rows)
+
+
+def test_consumers_of_all_servers_read_the_same(corpora: Corpora, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "benches", "serve", "--quick", "--match", "hot fetch by"]
+    command += ["--json", str(report), "--cache-dir", str(corpora.directory)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(report.read_text())["rows"]
+    assert [row["peer_name"] for row in rows] == ["ready frames", "Kafka"]
+    assert all(row["peer"] > 0 for row in rows)
 
 
 def test_a_ratio_is_of_medians_in_the_same_run() -> None:

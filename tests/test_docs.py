@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import re
 import runpy
@@ -19,6 +20,7 @@ from tests.pages import README, ROOT
 from tierlog.cli.command import tierlog as tierlog_command
 from tierlog.config.kinds import settings
 from tierlog.config.load import LEFT_TO_KAFKA, SECTIONS
+from tierlog.config.topic import TOPIC_SETTINGS
 
 DISK = DATA_DIR / "clean" / "disk1"
 FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -47,6 +49,8 @@ OF_THE_CONFIGURATION = [one for section in SECTIONS.values() for _, one in setti
 SETTINGS = {
     *LEFT_TO_KAFKA,
     *(name for one in OF_THE_CONFIGURATION for name in (one.name, *one.aliases, *one.fallbacks)),
+    *TOPIC_SETTINGS,
+    *(name for one in TOPIC_SETTINGS.values() for name, _ in one.broker_names),
     # Groups of entry points.
     "tierlog.metadata_managers",
     "tierlog.object_stores",
@@ -70,8 +74,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     properties.write_text(f"log.dirs={DISK}\nlog.retention.hours=168\n")
     return {
         "s3://bucket/kafka": store,
+        "~/kafka": str(tmp_path_factory.mktemp("node") / "data"),
+        "file:///mnt/cold": tmp_path_factory.mktemp("cold").as_uri(),
         "file:///mnt/archive": archive,
-        "/mnt/indexes": str(tmp_path_factory.mktemp("indexes")),
         "/var/lib/kafka/data": str(DISK),
         "gs://bucket/archive": tmp_path_factory.mktemp("bucket").as_uri(),
         "--config server.properties": f"--config {properties} --once",
@@ -175,7 +180,13 @@ def test_commands_of_the_readme_run(places: dict[str, str], tmp_path: Path) -> N
         if words[1] == "serve":
             assert "bootstrap.servers=" in first_screen([tool, *words[1:]], tmp_path), line
             continue
-        done = subprocess.run([tool, *words[1:]], capture_output=True, text=True, cwd=tmp_path)
+        done = subprocess.run(
+            [tool, *words[1:]],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+        )
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         # A repair prints a row only for what it mends.
         assert done.stdout or "--repair" in words, line

@@ -18,7 +18,7 @@ _NAMES = {
     "columns": "BinaryColumn HeaderColumn Record RecordColumns",
     "config": (
         "Config GroupConfig LogConfig NodeConfig PluginConfig QuotaConfig RemoteIndexConfig "
-        "RemoteLogConfig TierConfig load_config"
+        "RemoteLogConfig TierConfig TransactionConfig load_config"
     ),
     "errors": (
         "ClosedError ConfigError CorruptDataError FencedLeaderError GapError "

@@ -14,6 +14,7 @@ from tierlog.config import (
     RemoteIndexConfig,
     RemoteLogConfig,
     TierConfig,
+    TransactionConfig,
     load_config,
 )
 from tierlog.errors import (
@@ -156,6 +157,7 @@ __all__ = [
     "TierlogError",
     "TopicIdPartition",
     "TopicSettings",
+    "TransactionConfig",
     "audit_store",
     "bucket_metadata",
     "decode_records",

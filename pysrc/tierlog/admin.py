@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from tierlog.clock import Clock, SystemClock
-from tierlog.errors import ConfigError, TierlogError
+from tierlog.errors import TierlogError
 from tierlog.log.checkpoint import TopicPartition
 
 __all__ = [
@@ -128,20 +128,16 @@ class ClusterAdmin:
 
     ``bootstrap`` is ``host:port[,host:port]``. Every method raises AdminError when no broker
     answers within the timeout or the cluster refuses; a request whose connection breaks, as when a
-    broker dies, is sent again to another broker. All requests may be repeated. ConfigError without
-    the client library.
+    broker dies, is sent again to another broker. All requests may be repeated.
     """
 
     def __init__(
         self, bootstrap: str, *, timeout_s: float = 10.0, clock: Clock | None = None
     ) -> None:
-        try:
-            import kafka.errors as kafka_errors
-            from kafka.admin import KafkaAdminClient
-        except ImportError as error:
-            raise ConfigError(
-                "administering a cluster needs the extra 'kafka': pip install 'tierlog[kafka]'"
-            ) from error
+        # Imported on demand: most commands do without.
+        import kafka.errors as kafka_errors
+        from kafka.admin import KafkaAdminClient
+
         # Errors reach the caller; without a handler, warnings would also go to stderr.
         logging.getLogger("kafka").addHandler(logging.NullHandler())
         self._errors = kafka_errors

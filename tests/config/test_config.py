@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -167,11 +167,9 @@ def test_a_server_properties_as_it_is() -> None:
     [
         *sorted(LEFT_TO_KAFKA),
         "segment.index.bytes",
-        "log.index.size.max.bytes",
         "metadata.log.segment.bytes",
         "log.cleaner.io.max.bytes.per.second",
         "segment.ms",
-        "log.retention.bytes",
         "internal.segment.bytes",
         "alter.log.dirs.replication.quota.window.size.seconds",
         "metadata.log.dir",
@@ -180,6 +178,13 @@ def test_a_server_properties_as_it_is() -> None:
 )
 def test_settings_of_kafka_pass(key: str) -> None:
     assert Config.from_properties({key: "anything at all"}) == Config()
+
+
+@pytest.mark.parametrize("key", ["log.index.size.max.bytes", "log.retention.bytes", "log.roll.ms"])
+def test_defaults_of_topics_are_left_to_a_node(key: str) -> None:
+    """Other commands read the file of a broker, whatever it says about them."""
+    found = Config.from_properties({key: "anything at all"})
+    assert found == replace(Config(), topic_defaults=((key, "anything at all"),))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ __all__ = [
     "require_none_of",
     "require_once",
     "require_same",
+    "require_up_to",
 ]
 
 
@@ -44,6 +45,16 @@ def require_same(what: str, found: Sequence[Row], expected: Sequence[Row]) -> No
         f"{what}: {len(found)} records, expected {len(expected)}; missing {missing[:5]} "
         f"({len(missing)}), not expected {extra[:5]} ({len(extra)})"
     )
+
+
+def require_up_to(what: str, found: Sequence[Row], expected: Sequence[Row], end: int) -> None:
+    """At least the expected records before offset `end`; `found` begins like `expected`."""
+    wanted = sum(row.offset < end for row in expected)
+    if len(found) < wanted:
+        last = found[-1].offset if found else -1
+        raise BreachError(
+            f"{what}: ends at {last} after {len(found)} records, expected {wanted} before {end}"
+        )
 
 
 def require_acked(what: str, rows: Sequence[Row], acked: Mapping[int, Collection[int]]) -> None:

@@ -68,6 +68,7 @@ class HistoryCluster:
         self.store = store
         self.store_url = store.as_uri()
         self.bootstrap = ",".join(one.bootstrap_servers for one in brokers.values())
+        self.scratch = root / "scratch"
         self._root = root
         self._admin: Any = AdminClient(
             {
@@ -198,6 +199,19 @@ class HistoryCluster:
         """Return where the active segment of the leader begins."""
         log = open_log_dir(self.leader_dir(partition)).partition(*partition)
         return log.segments[-1].base_offset
+
+    def has_rolled_in_last_epoch(self, partition: Partition) -> bool:
+        """Return whether the leader has rolled a segment since it was elected."""
+        if self.leader(partition) < 0:
+            return False
+        log = open_log_dir(self.leader_dir(partition)).partition(*partition)
+        epochs = log.leader_epochs
+        return epochs is not None and log.segments[-1].base_offset > epochs.entries[-1].start_offset
+
+    def last_stored_base(self, partition: Partition) -> int:
+        """Return the highest base offset of a segment in the store, -1 without one."""
+        found = self.store.glob(f"{partition[0]}-*/{partition[1]}/*.indexes")
+        return max((int(path.name[:20]) for path in found), default=-1)
 
     def count_segments(self) -> int:
         """Return the number of segments in the store."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any
 
+from tests.histories.consumers import Row
 from tests.integration.ledger import Ledger, Partition, digest
 
 __all__ = ["Fate", "IdempotentWriter", "TransactionLedger", "TransactionalWriter", "Writer"]
@@ -44,6 +45,17 @@ class TransactionLedger:
     def records(self, fate: Fate) -> frozenset[int]:
         """Return the records of all transactions that ended so."""
         return frozenset().union(*(found for one, found in tuple(self._records) if one is fate))
+
+    def first_unsettled(self, rows: Sequence[Row], offset: int) -> int:
+        """Return the offset below which every transaction has ended, seen from `offset`: where the
+        last one with a record up to there began, since one begins when the last one has ended."""
+        last = offset + 1
+        known = {content: records for _, records in tuple(self._records) for content in records}
+        within = [row for row in rows if row.offset <= offset and row.digest in known]
+        if not within:
+            return last
+        records = known[within[-1].digest]
+        return min(row.offset for row in within if row.digest in records)
 
 
 class Writer(ABC, threading.Thread):

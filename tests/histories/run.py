@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.histories import checks
@@ -49,11 +50,12 @@ from tests.histories.producers import (
     TransactionLedger,
     Writer,
 )
+from tests.histories.readers import Consumed, Readers
 from tests.integration.ledger import Ledger, Partition
 from tests.integration.tier_process import LED, run
 from tests.kafka_tools.support import wait_until
 
-__all__ = ["BreachError", "Figures", "run_history"]
+__all__ = ["BreachError", "Figures", "History", "run_history"]
 
 # How far the copies of a partition may be behind before its producers wait, in records. The broker
 # deletes what it has beyond some 4,000.
@@ -67,11 +69,14 @@ class Figures:
     steps: Counter[str] = field(default_factory=Counter)
     acked: int = 0
     lost_unclean: int = 0
+    doomed: int = 0
     stored_twice: int = 0
     committed: int = 0
     aborted: int = 0
     unknown: int = 0
     compared: int = 0
+    borders: int = 0
+    gaps: int = 0
     live_checks: int = 0
     segments: int = 0
     duration_s: float = 0
@@ -88,11 +93,14 @@ class Figures:
             "steps": steps,
             "records acked": f"{self.acked:,}",
             "of these lost by unclean elections": f"{self.lost_unclean:,}",
+            "unclean elections that lost a segment of the store": f"{self.doomed:,}",
             "records that the client stored twice": f"{self.stored_twice:,}",
             "transactions": transactions,
             "segments in the store": f"{self.segments:,}",
             "partitions read from the store meanwhile": f"{self.live_checks:,}",
             "records compared with those of stock consumers": f"{self.compared:,}",
+            "reads over a border between the tiers": f"{self.borders:,}",
+            "stores that lacked a segment": f"{self.gaps:,}",
             "differences": "0",
         }
         return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in found.items())]
@@ -144,6 +152,8 @@ class History:
         self._writers: list[Writer] = []
         self._tails: dict[str, Tail] = {}
         self._seed = seed
+        # What the consumers had read in the end.
+        self._consumed: list[Consumed] = []
 
     @contextmanager
     def load(self) -> Iterator[None]:
@@ -266,10 +276,28 @@ class History:
         """A follower that was away becomes the leader: what it lacks is lost."""
         partition = self.random.choice(RISKY)
         leader, follower = self.cluster.take_risk(
-            partition, meanwhile=lambda: self.wait_for_acks(150)
+            partition, meanwhile=lambda: self._wait_for_doomed_segment(partition)
         )
         self.unclean[partition] = len(self.ledger.acks)
+        # Until then the store alone cannot tell which leader won.
+        wait_until(
+            lambda: self._is_ill() or self.cluster.has_rolled_in_last_epoch(partition),
+            PATIENCE_S,
+            what=f"a segment of {partition} after its unclean election",
+            interval_s=0.3,
+        )
         self._say(f"unclean election of {partition}: broker {follower} after broker {leader}")
+
+    def _wait_for_doomed_segment(self, partition: Partition) -> None:
+        """Wait until the store has a segment of records that the coming election loses."""
+        end = max(self.ledger.acked_at(partition), default=-1)
+        wait_until(
+            lambda: self._is_ill() or self.cluster.last_stored_base(partition) > end,
+            PATIENCE_S,
+            what=f"a segment of {partition} after {end}",
+            interval_s=0.2,
+        )
+        self.figures.doomed += 1
 
     def _any_broker(self) -> int:
         return self.random.choice((1, 2, 3))
@@ -373,10 +401,29 @@ class History:
         self._require_sound_threads()
         for partition in PARTITIONS:
             read = {name: self._expected(partition, name, ends) for name in ISOLATIONS}
-            for isolation, rows in read.items():
-                self._check_partition(partition, isolation, rows)
             self._check_ledger(partition, read)
+            rows = read["read_uncommitted"]
+            one = Consumed(
+                partition=partition,
+                log_dir=self.cluster.leader_dir(partition),
+                store=self.cluster.store,
+                rows=read,
+                rolled_end=self.cluster.active_base(partition),
+                settled_before=partial(self.transactions.first_unsettled, rows),
+            )
+            self._consumed.append(one)
+            self._check_cat(one)
+        self.check_readers()
         self._check_store()
+
+    def check_readers(self) -> None:
+        """Compare what the readers return with what the consumers had read."""
+        readers = Readers(self.cluster.scratch)
+        for one in self._consumed:
+            readers.check(one)
+        self.figures.compared += readers.compared
+        self.figures.borders += readers.borders
+        self.figures.gaps += readers.gaps
 
     def _expected(
         self, partition: Partition, isolation: str, ends: dict[Partition, int]
@@ -386,24 +433,12 @@ class History:
             return self._tails[isolation].rows[partition]
         return read_cluster(self.cluster.bootstrap, partition, isolation, ends[partition])
 
-    def _check_partition(self, partition: Partition, isolation: str, expected: list[Row]) -> None:
-        what = f"{partition}, {isolation}"
-        log_dir, url = self.cluster.leader_dir(partition), self.cluster.store_url
-        both = read_archive(str(log_dir), partition, isolation, url)
-        checks.require_once(f"{what}, directory and store", both)
-        checks.require_same(f"{what}, directory and store", both, expected)
-        printed, _ = read_cat(log_dir, partition, isolation, url)
-        checks.require_same(f"{what}, tierlog cat", printed, expected)
-        stored = read_archive(url, partition, isolation)
-        checks.require_once(f"{what}, store", stored)
-        checks.require_same(f"{what}, store", stored, expected[: len(stored)])
-        if isolation == "read_uncommitted":
-            rolled = self.cluster.active_base(partition)
-            expected_end = max((row.offset for row in expected if row.offset < rolled), default=-1)
-            found_end = stored[-1].offset if stored else -1
-            if found_end < expected_end:
-                raise BreachError(f"{what}: the store ends at {found_end}, not {expected_end}")
-        self.figures.compared += len(both) + len(printed) + len(stored)
+    def _check_cat(self, one: Consumed) -> None:
+        for isolation, expected in one.rows.items():
+            what = f"{one.partition}, {isolation}, tierlog cat"
+            printed, _ = read_cat(one.log_dir, one.partition, isolation, one.store.as_uri())
+            checks.require_same(what, printed, expected)
+            self.figures.compared += len(printed)
 
     def _check_ledger(self, partition: Partition, read: dict[str, list[Row]]) -> None:
         plain, stable = (read[isolation] for isolation in ISOLATIONS)
@@ -431,9 +466,15 @@ class History:
 
 
 def run_history(
-    root: Path, seed: int, minutes: float, say: Callable[[str], None], max_steps: int = 10**9
+    root: Path,
+    seed: int,
+    minutes: float,
+    say: Callable[[str], None],
+    max_steps: int = 10**9,
+    afterwards: Callable[[History], None] = lambda _: None,
 ) -> Figures:
-    """Run one history below `root`; BreachError when a promise is broken."""
+    """Run one history below `root`; BreachError when a promise is broken. ``afterwards`` is called
+    while the brokers are still there."""
     began_s = time.monotonic()
     with ExitStack() as stack:
         cluster = stack.enter_context(made_cluster(root))
@@ -448,6 +489,7 @@ def run_history(
             history.do(step)
         say("comparing")
         history.check_all()
+        afterwards(history)
     history.figures.duration_s = time.monotonic() - began_s
     return history.figures
 

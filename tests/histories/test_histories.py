@@ -10,7 +10,9 @@ import pytest
 from tests.histories import checks
 from tests.histories.checks import BreachError
 from tests.histories.consumers import Row
-from tests.histories.run import run_history
+from tests.histories.put_back import BUGS, put_back
+from tests.histories.run import History, run_history
+from tierlog.errors import TierlogError
 
 # Its first steps: a paused sidecar, an unclean election, a killed sidecar.
 SEED, STEPS = 366, 3
@@ -21,7 +23,9 @@ ROWS = [Row(0, 10), Row(1, 11), Row(3, 13)]
 def test_what_consumers_read_is_what_the_archive_has(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figures = run_history(tmp_path, SEED, minutes=60, say=print, max_steps=STEPS)
+    figures = run_history(
+        tmp_path, SEED, minutes=60, say=print, max_steps=STEPS, afterwards=require_bugs_are_found
+    )
     print(figures)
     assert set(figures.steps) == {"pause_sidecar", "elect_uncleanly", "kill_sidecar"}
     assert figures.acked > 500
@@ -29,7 +33,24 @@ def test_what_consumers_read_is_what_the_archive_has(
     assert figures.committed > 0
     assert figures.aborted > 0
     assert figures.live_checks == STEPS
+    assert figures.doomed == 1
+    # Of five partitions, for both isolation levels; then once more with each defect.
+    assert figures.borders >= 10
+    assert figures.gaps >= 3
     assert "unclean election of" in capsys.readouterr().out
+
+
+def require_bugs_are_found(history: History) -> None:
+    assert [name for name in BUGS if not is_found(history, name)] == []
+
+
+def is_found(history: History, name: str) -> bool:
+    with put_back(name):
+        try:
+            history.check_readers()
+        except (BreachError, TierlogError):
+            return True
+    return False
 
 
 def test_missing_changed_and_strange_rows_are_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -108,6 +109,40 @@ def test_wheel_installs_into_an_empty_environment(
     install(python, wheel, environment=environment)
     run([python, "-c", IMPORT_BOTH], environment, tmp_path)
     assert "Usage" in run([tmp_path / "venv" / "bin" / "tierlog", "--help"], environment, tmp_path)
+
+
+def test_the_demo_runs_from_the_wheel(
+    wheel: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Without the sources and without any package of the tests."""
+    python = new_venv(tmp_path / "venv")
+    install(python, wheel, environment=environment)
+    bare = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
+    tool, place = python.with_name("tierlog"), tmp_path / "demo"
+    shown = run([tool, "demo", "--format", "json", "--to", place], bare, tmp_path)
+    document = json.loads(shown)
+    assert document["passed"] is True
+    assert document["records"] == document["records_equal"] == document["records_equal_alone"] > 0
+    assert document["mismatches"] == []
+    assert (tmp_path / "demo" / "report.html").is_file()
+
+
+def test_pytest_finds_the_node_of_the_wheel(
+    wheel: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    python = new_venv(tmp_path / "venv")
+    install(python, wheel, "pytest>=8.4", environment=environment)
+    bare = {key: value for key, value in environment.items() if key != "PYTHONPATH"}
+    (tmp_path / "test_them.py").write_text(
+        "def test_it(tierlog_node):\n"
+        "    from kafka import KafkaProducer\n"
+        "    tierlog_node.create_topic('orders')\n"
+        "    producer = KafkaProducer(bootstrap_servers=tierlog_node.bootstrap_servers)\n"
+        "    assert producer.send('orders', b'one').get(30).offset == 0\n"
+        "    producer.close()\n"
+        "    tierlog_node.tier_now()\n"
+    )
+    assert "1 passed" in run([python, "-m", "pytest", "-q"], bare, tmp_path)
 
 
 def test_another_package_calls_the_core_without_the_lock(

@@ -172,7 +172,7 @@ def _run_case(operation: Operation, case: Case | None, work: Path, folder: Path)
         if not quiet and (not watch.was_struck or is_invisible(call, error)):
             problems.append(f"not survived unseen: {outcome.told} {outcome.errors}")
         if quiet and watch.was_struck and not is_invisible(call, error):
-            problems += _swallowed(call, calls[number:])
+            problems += _swallowed(call, calls[: number - 1], calls[number:])
         del outcome
         if go_on is not None:
             problems += [f"same process: {one}" for one in go_on()]
@@ -192,13 +192,21 @@ def _run_case(operation: Operation, case: Case | None, work: Path, folder: Path)
     }
 
 
-def _swallowed(failed: Call, later: Sequence[Call]) -> Iterator[str]:
+def _swallowed(failed: Call, earlier: Sequence[Call], later: Sequence[Call]) -> Iterator[str]:
     """A change that failed and that nobody reported, repeated or gave up together with its file."""
     again = {call.path for call in later if call.name in (failed.name, "unlink")}
-    if _CHECKPOINTED.search(failed.path):
+    if _CHECKPOINTED.search(failed.path) or _was_synced(failed, earlier):
         return
     if failed.name in _CHANGES and not again & {failed.path, f"{failed.path}.tmp"}:
         yield "the error was swallowed"
+
+
+def _was_synced(failed: Call, earlier: Sequence[Call]) -> bool:
+    """Whether it is the sync of a file without a change since its last one: a checkpoint syncs the
+    write-ahead log that the commits have synced."""
+    changes = (one.name for one in reversed(earlier) if one.path == failed.path)
+    last = next((name for name in changes if name in _CHANGES), None)
+    return failed.name == last == "sync" and bool(_SQLITE.search(failed.path))
 
 
 def _open_below(folder: Path) -> Iterator[str]:

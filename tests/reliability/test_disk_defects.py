@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.reliability.compare import differences, violations
 from tests.reliability.operations import ManagerOperation
 from tests.reliability.world import World
 from tests.tools.golden_copy import copy_log_dir
 from tierlog.clock import ManualClock
 from tierlog.errors import RemoteStorageError
+from tierlog.log import segment_files
 from tierlog.log.log_dir import SegmentHandle, open_log_dir
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.store.local_store import LocalStore
@@ -138,6 +140,56 @@ def test_an_error_of_a_close_neither_fails_a_put_nor_leaves_a_file(
     assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
+def test_an_error_of_the_close_of_a_draft_leaves_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real = LocalStore(tmp_path), os.close
+    draft = store.draft("folder/key", 5)
+    assert draft is not None
+    written = draft.fileno()
+
+    def close(descriptor: int) -> None:
+        real(descriptor)
+        if descriptor == written:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close)
+        with pytest.raises(OSError, match="Input/output error"):
+            draft.close()
+    assert open_below(tmp_path) == []
+
+
+def test_a_segment_that_a_listing_cannot_see_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by a stat that fails: local retention deleted it with later ones, and the index files
+    lacked it once it was copied."""
+    root = tmp_path / "world"
+    ManagerOperation("hidden", World.run, tiered=False).prepare(root)
+    world = World(root)
+    world.lead_all()
+    real, struck = segment_files._identity_of_regular, []
+
+    def hide(entry: Any, kind: str, path: str, findings: Any) -> Any:
+        if kind == "log" and entry.name == f"{0:020}.log":
+            struck.append(path)
+            return findings.skip_error(path, OSError(errno.EIO, os.strerror(errno.EIO)))
+        return real(entry, kind, path, findings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_files, "_identity_of_regular", hide)
+        world.run()
+    assert struck
+    assert list(violations(world)) == []
+    for log in world.host.logs.values():
+        log.forget_view()
+    for _ in range(3):
+        world.run()
+    assert list(differences(world)) == []
+    world.close()
+
+
 def test_properties_that_cannot_be_read_are_not_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,8 +220,9 @@ def test_index_files_that_cannot_be_written_are_a_warning() -> None:
     assert "No space left on device" in listener.told[0]
 
 
+@pytest.mark.parametrize("call", ["unlink", "lstat"])
 def test_index_files_of_a_deleted_topic_go_after_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     root = tmp_path / "world"
     ManagerOperation("deletion", World.run).prepare(root)
@@ -179,7 +232,7 @@ def test_index_files_of_a_deleted_topic_go_after_an_error(
     assert list(world.index_files(log.partition))
     with monkeypatch.context() as patch:
         index = str(world.index_dir)
-        struck = failing(patch, os, "unlink", lambda path, *_: str(path).startswith(index))
+        struck = failing(patch, os, call, lambda path, *_: str(path).startswith(index))
         world.delete_topic(log)
         world.run()
         assert struck

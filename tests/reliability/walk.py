@@ -22,6 +22,7 @@ from tierlog.types import TopicIdPartition
 __all__ = ["walk"]
 
 FETCH_BYTES = 1_500
+WAIT_MS = 30_000
 
 
 class _Host:
@@ -62,6 +63,8 @@ def walk(world: World, log: OwnedLog) -> Iterator[tuple[int, str] | str]:
         pool=pool,
         quotas=FetchQuotas(),
         transactions=TransactionReader(world.storage, world.metadata),
+        # An answer without records is an error here, and the machine may be busy.
+        max_remote_wait_ms=WAIT_MS,
     )
     try:
         yield from _steps(fetcher, log)
@@ -74,7 +77,7 @@ def _steps(fetcher: Fetcher, log: OwnedLog) -> Iterator[tuple[int, str] | str]:
     offset = log.log_start_offset
     while offset < log.high_watermark:
         asked = FetchPartition(partition=log.partition, fetch_offset=offset, max_bytes=FETCH_BYTES)
-        request = FetchRequest(partitions=(asked,), max_wait_ms=30_000)
+        request = FetchRequest(partitions=(asked,), max_wait_ms=WAIT_MS)
         (answer,) = fetcher.fetch_sync(request).partitions
         if answer.error is not FetchError.NONE:
             yield f"fetch at {offset}: {answer.error.name}: {answer.text}"

@@ -11,13 +11,18 @@ import pytest
 
 from tests.fetch.tier import PARTITION, PATIENCE, Tier, made_batch
 from tests.fetch.tier_only import TierOnly
+from tests.fetch.views import golden_view
 from tests.settings.observing import Place, command, files_of
 from tierlog.clock import Clock, ManualClock
 from tierlog.config import load_config
 from tierlog.fetch.fetcher import Fetcher
 from tierlog.fetch.setup import open_fetcher
 from tierlog.metrics import RemoteLogMetrics
-from tierlog.reader.types import FetchPartition, FetchRequest
+from tierlog.reader.types import FetchPartition, FetchRequest, FetchView
+from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
+from tierlog.remote.segment.storage import ObjectStorageManager
+from tierlog.remote.urls import open_store
+from tierlog.types import TopicIdPartition
 
 END = 200
 
@@ -124,6 +129,30 @@ def waits_long(place: Place) -> bool:
 def largest_answer(place: Place) -> int:
     with fetching(place) as (_, fetcher):
         return fetch(fetcher, 0, 1 << 20)
+
+
+class _OneView:
+    """The host of one local partition."""
+
+    def __init__(self, view: FetchView) -> None:
+        self._view = view
+
+    def view(self, _partition: TopicIdPartition) -> FetchView:
+        return self._view
+
+
+def local_answers_at_a_time(place: Place) -> int:
+    """How many of six answers from a local log have records while all of them are kept."""
+    view = golden_view("clean", "codec-none-0")
+    assert view.log.topic_id is not None
+    partition = TopicIdPartition(topic_id=view.log.topic_id, topic=view.log.topic, partition=0)
+    asked = FetchPartition(partition=partition, fetch_offset=0, max_bytes=1)
+    request = FetchRequest(partitions=(asked,), max_wait_ms=0)
+    storage = ObjectStorageManager(open_store("memory:///nothing"))
+    metadata = InMemoryRemoteLogMetadataManager()
+    with open_fetcher(_OneView(view), storage, metadata, config=place.config) as fetcher:
+        kept = [fetcher.fetch_sync(request).partitions[0] for _ in range(6)]
+        return sum(answer.size_bytes > 0 for answer in kept)
 
 
 def client_metrics(place: Place) -> int:

@@ -13,10 +13,12 @@ import pytest
 
 from tests.batch_bombs import TOPIC as BOMBS
 from tests.batch_bombs import value_bomb, write_log_dir
-from tests.settings import compacting, deleting, fetching, grouping, serving, tiering
+from tests.settings import compacting, deleting, fetching, grouping, serving, tiering, topics
 from tests.settings.observing import LOG_DIR, Observe, Place, command, files_of
 from tierlog.config import settings
 from tierlog.config.load import SECTIONS
+from tierlog.config.topic import TOPIC_SETTINGS, topic_config
+from tierlog.errors import ConfigError
 from tierlog.remote.segment.bucket import list_segments
 from tierlog.remote.segment.indexes import IndexKind
 from tierlog.remote.segment.storage import ObjectStorageManager
@@ -90,7 +92,8 @@ FETCH_LIMIT = {f"{FETCH}.max.bytes.per.second": "2000"}
 LOW_FETCH_LIMIT = {f"{FETCH}.max.bytes.per.second": "300"}
 LATE = {"tierlog.copy.lag.ms": "100000000000000"}
 # Setting: a value, what is observed, and what else is set both times.
-ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
+Row = tuple[str, Observe] | tuple[str, Observe, dict[str, str]]
+ROWS: dict[str, Row] = {
     "log.dirs": (LOG_DIR, tiering.directories),
     "log.index.interval.bytes": ("1000000", offset_indexes),
     "log.cleaner.dedupe.buffer.size": ("1024", compacting.ends_of_rounds),
@@ -116,6 +119,7 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     ),
     "remote.fetch.max.wait.ms": ("3000", fetching.waits_long),
     "tierlog.fetch.memory.bytes": ("30000", fetching.largest_answer),
+    "tierlog.fetch.local.memory.bytes": ("30000", fetching.local_answers_at_a_time),
     "tierlog.metrics.max.clients": ("5", fetching.client_metrics),
     "remote.log.index.file.cache.total.size.bytes": ("1", fetching.index_requests),
     "remote.log.index.file.cache.ttl.ms": ("-1", fetching.index_requests),
@@ -206,15 +210,65 @@ ROWS: dict[str, tuple[str, Observe] | tuple[str, Observe, dict[str, str]]] = {
     ),
 }
 
+TIERED = {"remote.storage.enable": "true"}
+SMALL = {"internal.segment.bytes": "2000"}
+COMPACTED = {"cleanup.policy": "compact", **SMALL}
+# Of settings of a topic: the value, what observes it, and settings that both topics have.
+TOPIC_ROWS: dict[str, Row] = {
+    "cleanup.policy": ("compact", compacting.compacted_log, SMALL),
+    "delete.retention.ms": ("0", compacting.compacted_log, COMPACTED),
+    "file.delete.delay.ms": ("0", topics.kept_log, {"internal.segment.bytes": "100000"}),
+    "flush.messages": ("1", topics.kept_log),
+    "index.interval.bytes": ("100", topics.kept_log, {"internal.segment.bytes": "100000"}),
+    "local.retention.bytes": ("1", topics.tiered_log, TIERED),
+    "local.retention.ms": ("1", topics.tiered_log, TIERED),
+    "max.compaction.lag.ms": (
+        "3600000",
+        compacting.compacted_log,
+        {**COMPACTED, "min.cleanable.dirty.ratio": "0.95"},
+    ),
+    "max.message.bytes": ("2000000", topics.kept_log),
+    "message.timestamp.after.max.ms": ("9000000", topics.kept_log),
+    "message.timestamp.before.max.ms": ("9000000", topics.kept_log),
+    "message.timestamp.type": ("LogAppendTime", topics.kept_log),
+    "min.cleanable.dirty.ratio": ("0.95", compacting.compacted_log, COMPACTED),
+    "min.compaction.lag.ms": ("7200000", compacting.compacted_log, COMPACTED),
+    "remote.log.copy.disable": ("true", topics.tiered_log, TIERED),
+    "remote.log.delete.on.disable": ("true", topics.refused_change),
+    "remote.storage.enable": ("true", topics.tiered_log),
+    "retention.bytes": ("5000", topics.kept_log, {"internal.segment.bytes": "5000"}),
+    "retention.ms": ("60000", topics.kept_log, {"internal.segment.bytes": "5000"}),
+    "segment.bytes": ("1048576", topics.kept_log),
+    "internal.segment.bytes": ("5000", topics.kept_log),
+    "segment.index.bytes": ("64", topics.kept_log),
+    "segment.ms": ("600000", topics.kept_log),
+}
+
 
 def test_every_setting_has_a_row() -> None:
     names = [one.name for section in SECTIONS.values() for _, one in settings(section)]
     assert sorted(ROWS) == sorted(names)
+    assert sorted(TOPIC_ROWS) == sorted(TOPIC_SETTINGS)
+
+
+@pytest.mark.parametrize("policy", ["compress", "delete,compress", ""])
+def test_a_policy_that_a_node_does_not_have_is_refused(policy: str) -> None:
+    with pytest.raises(ConfigError, match=r"cleanup\.policy: expected delete, compact or both"):
+        topic_config({"cleanup.policy": policy})
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_setting_is_in_force(name: str, tmp_path: Path) -> None:
-    value, observe, *more = ROWS[name]
+    check_in_force(name, ROWS[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", TOPIC_ROWS)
+def test_setting_of_a_topic_is_in_force(name: str, tmp_path: Path) -> None:
+    check_in_force(name, TOPIC_ROWS[name], tmp_path)
+
+
+def check_in_force(name: str, row: Row, tmp_path: Path) -> None:
+    value, observe, *more = row
     base = more[0] if more else {}
 
     def observed(folder: str, properties: dict[str, str]) -> object:

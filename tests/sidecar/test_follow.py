@@ -65,6 +65,27 @@ def test_follower_learns_and_forgets(
     metadata.close()
 
 
+@pytest.mark.parametrize(("gone", "kept"), [((0, 1), (2,)), ((1,), (0, 1, 2)), ((0, 1, 2), ())])
+def test_new_leader_forgets_what_the_last_one_has_deleted(
+    copied: tuple[RemoteLogSegmentMetadata, ...],
+    tmp_path: Path,
+    gone: tuple[int, ...],
+    kept: tuple[int, ...],
+) -> None:
+    """Retention deletes from the front; a segment that is missing behind others is a loss."""
+    root = tmp_path / "store"
+    partition = copied[0].topic_id_partition
+    metadata = SqliteRemoteLogMetadataManager(tmp_path / "new-leader.sqlite")
+    learner = StoreLearner(open_store(root.as_uri()), metadata)
+    assert learner.follow(partition)
+    for row in gone:
+        for key in (indexes_key(copied[row]), log_key(copied[row])):
+            (root / key).unlink()
+    learner.take_over([partition], lambda _: None)
+    assert metadata.list(partition) == tuple(copied[row] for row in kept)
+    metadata.close()
+
+
 class LedByFirst:
     """Stands for a broker that says that broker 1 leads every partition."""
 

@@ -54,6 +54,8 @@ class Archive:
         self._described: dict[str, tuple[bytes, bytes, Stored | None]] = {}
         self._sound: dict[str, bytes] = {}
         self._first_offsets: dict[str, int] = {}
+        # Whether a segment was first seen behind the claim of a later leader, by stem.
+        self._late: dict[str, bool] = {}
 
     def whole(self) -> tuple[list[Stored], dict[str, list[Takeover]]]:
         """The segments with both objects, also those that do not count; takeovers by folder."""
@@ -91,12 +93,15 @@ class Archive:
         """Every batch that counts is a committed one of its own topic, and what was stored is
         stored until retention or the topic's deletion takes it."""
         now: defaultdict[tuple[str, int], int] = defaultdict(int)
+        promised: defaultdict[tuple[str, int], int] = defaultdict(int)
         for one in self.counted():
             truth = self._cluster.truths.get((one.topic_id, one.number))
             if truth is None:
                 raise BreachError(f"{one.stem}: a segment of an unknown topic")
             if self._is_sound(one, truth):
                 now[one.topic_id, one.number] |= self.offsets(one, truth)
+                if not self._is_late(one):
+                    promised[one.topic_id, one.number] |= self.offsets(one, truth)
         for key, truth in self._cluster.truths.items():
             present = now[key]
             truth.lost &= ~present
@@ -107,7 +112,7 @@ class Archive:
                     f"{truth.topic}-{truth.number} ({truth.topic_id}): offset {offset} was stored "
                     f"and is not any more; retention keeps all from {truth.gone_below} on"
                 )
-            truth.stored |= present
+            truth.stored |= promised[key]
             truth.present = present
 
     def offsets(self, one: Stored, truth: Truth) -> int:
@@ -115,6 +120,18 @@ class Archive:
         deleted when it was copied are in its object, and no part of the log any more."""
         first = self._first_offsets.setdefault(one.stem, max(one.first, truth.deleted_below))
         return bits(first, one.last)
+
+    def _is_late(self, one: Stored) -> bool:
+        """Whether a deposed leader's last object came after a later leader had claimed the
+        partition: that leader removes the segment, and copies its records itself."""
+        if one.stem not in self._late:
+            folder = f"claims/{one.topic_id}-{one.number}/"
+            claims = [key.removeprefix(folder) for key in self.objects if key.startswith(folder)]
+            epochs = [int(name.partition("-")[0]) for name in claims]
+            self._late[one.stem] = one.claim_epoch is not None and any(
+                epoch > one.claim_epoch for epoch in epochs
+            )
+        return self._late[one.stem]
 
     def _is_sound(self, one: Stored, truth: Truth) -> bool:
         key = one.stem + LOG_SUFFIX

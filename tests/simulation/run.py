@@ -53,6 +53,7 @@ def run(setup: Setup, actions: Iterable[Action]) -> list[str]:
     world = World(place, setup)
     try:
         with in_simulation(world):
+            world.begin()
             for action in actions:
                 world.act(action)
                 if action.name == "look":

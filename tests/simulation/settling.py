@@ -12,6 +12,7 @@ from tierlog.remote.segment.layout import LOG_SUFFIX
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Partition
+    from tests.simulation.truth import Truth
     from tests.simulation.world import World
 
 __all__ = ["settle_and_check"]
@@ -24,6 +25,8 @@ MAX_ROUNDS = 14
 def settle_and_check(world: World) -> None:
     _heal(world)
     _look_until_quiet(world)
+    if "damage store" in world.setup.weights:
+        world.damage_store_now()
     if world.needs_repair:
         for number in list(world.sidecars):
             world.stop(number)
@@ -96,17 +99,28 @@ def _check_copied(world: World, one: Partition) -> None:
 
 
 def _check_readers(world: World) -> None:
-    for (topic_id, number), truth in world.cluster.truths.items():
-        held = 0
-        for one in world.archive.counted():
-            if (one.topic_id, one.number) == (topic_id, number):
-                held |= bits(one.first, one.last)
+    for truth in world.cluster.truths.values():
         has_transactions = any(one.producer_id >= 0 for one in truth.batches)
         for committed_only in (False, True) if has_transactions else (world.draw(2) == 0,):
-            is_readable = not truth.lost and not (committed_only and truth.hides_an_end(held))
-            read_and_check(world, truth, committed_only=committed_only, must_succeed=is_readable)
+            must_succeed = _is_readable(world, truth, committed_only)
+            read_and_check(world, truth, committed_only=committed_only, must_succeed=must_succeed)
             if world.breach is not None:
                 raise world.breach
+
+
+def _is_readable(world: World, truth: Truth, committed_only: bool) -> bool:
+    """Whether a reader must get to the end of a partition's archive."""
+    held = 0
+    for one in world.archive.counted():
+        if (one.topic_id, one.number) == (truth.topic_id, truth.number):
+            held |= bits(one.first, one.last)
+    if truth.lost or (committed_only and truth.may_hide_an_end(held)):
+        return False
+    if truth.deleted_ms is None:
+        return True
+    # What brokers had not copied or mended when the topic was deleted is missing for ever.
+    is_damaged = any(truth.topic_id in key for key in world.archive.damaged)
+    return not is_damaged and held & (held + (held & -held)) == 0
 
 
 def _check_lags(world: World) -> None:

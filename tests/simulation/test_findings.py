@@ -16,6 +16,7 @@ from tests.simulation.sidecars import Process
 from tests.simulation.store import simulated_error
 from tests.simulation.truth import Kind
 from tests.simulation.world import Setup, World
+from tierlog.remote.segment.layout import INDEXES_SUFFIX, LOG_SUFFIX
 
 QUIET = Setup(
     topics=(("a", 1),),
@@ -171,6 +172,44 @@ def test_deposed_leader_ends_its_deletion(story: Story) -> None:
     story.one.truth.gone_below = segment.end_offset + 1
     story.look(2)
     assert sidecar.metadata.list(partition) == ()
+
+
+def test_new_leader_loses_nothing_when_the_last_one_deleted(story: Story) -> None:
+    story.write(2)
+    story.write(2)
+    story.look(1)
+    story.look(2)
+    first = min(key for key in story.objects if key.endswith(LOG_SUFFIX))
+    for key in (first, first.removesuffix(LOG_SUFFIX) + INDEXES_SUFFIX):
+        del story.objects[key]
+    story.one.truth.gone_below = story.one.lead().bases[1]
+    for replica in story.one.replicas.values():
+        replica.clean(story.one.truth.gone_below)
+    story.lead_by(2)
+    story.replicate_all()
+    story.look(2)
+    story.archive.check()
+    assert story.sidecars[2].manager.metrics.snapshot().broken_segments == 0
+    settle_and_check(story)
+
+
+def test_indexes_below_the_log_start_do_not_fail_reads_for_ever(story: Story) -> None:
+    story.write(2)
+    story.write(2)
+    story.look(1)
+    story.archive.check()
+    first = min(key for key in story.objects if key.endswith(LOG_SUFFIX))
+    story.one.truth.gone_below = story.one.lead().bases[1]
+    del story.objects[first]
+    # The new leader has never seen the segment, and its broker has no records of it any more.
+    for replica in story.one.replicas.values():
+        replica.clean(story.one.truth.gone_below)
+    story.lead_by(2)
+    story.replicate_all()
+    story.repairs = True
+    story.look(2)
+    story.archive.check()
+    story.read_all()
 
 
 def test_copy_lag_is_unknown_while_a_new_leader_cannot_list_the_store(story: Story) -> None:

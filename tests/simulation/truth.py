@@ -103,17 +103,18 @@ class Truth:
                     found[batch.base_offset + n] = value
         return found
 
-    def hides_an_end(self, held: int) -> bool:
-        """Whether the offsets `held` have records of a transaction, not its end, and later ones."""
+    def may_hide_an_end(self, held: int) -> bool:
+        """Whether the offsets `held` have records of a transaction, later a gap in which a reader
+        must expect its end, and records behind the gap."""
         opened: set[int] = set()
         for batch in self.batches:
             is_held = held >> batch.base_offset & 1
+            if not is_held and opened and held >> batch.base_offset:
+                return True
             if batch.kind is Kind.TRANSACTIONAL and is_held:
                 opened.add(batch.producer_id)
-            elif batch.kind in (Kind.COMMIT, Kind.ABORT) and batch.producer_id in opened:
+            elif batch.kind in (Kind.COMMIT, Kind.ABORT):
                 opened.discard(batch.producer_id)
-                if not is_held and held >> batch.base_offset:
-                    return True
         return False
 
     def _undecided(self, stored: int) -> tuple[set[int], int | None]:
@@ -121,14 +122,17 @@ class Truth:
         is not in `stored`."""
         opened: dict[int, list[int]] = {}
         aborted: set[int] = set()
+        hidden: list[int] = []
         for batch in self.batches:
             if batch.kind is Kind.TRANSACTIONAL:
                 opened.setdefault(batch.producer_id, []).append(batch.base_offset)
-            elif batch.kind in (Kind.COMMIT, Kind.ABORT) and stored >> batch.base_offset & 1:
+            elif batch.kind in (Kind.COMMIT, Kind.ABORT):
                 bases = opened.pop(batch.producer_id, [])
                 if batch.kind is Kind.ABORT:
                     aborted.update(bases)
-        return aborted, min((bases[0] for bases in opened.values()), default=None)
+                if not stored >> batch.base_offset & 1:
+                    hidden += bases[:1]
+        return aborted, min([*hidden, *(bases[0] for bases in opened.values())], default=None)
 
 
 def bits(first: int, last: int) -> int:

@@ -51,9 +51,14 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a run has. Rates are per hundred requests, moodiness per twelve questions."""
+    """What a run has. Rates are per hundred requests, moodiness per twelve questions. Each
+    partition begins with some rolled segments, drawn from ``past_seed``; sidecars may have copied
+    them."""
 
     topics: tuple[tuple[str, int], ...]
+    past_segments: int = 0
+    past_seed: int = 0
+    past_is_archived: bool = False
     error_rate: int
     kill_rate: int
     sleep_rate: int
@@ -74,6 +79,9 @@ class Setup:
         weights = {name: weight * pick(ACTS[name][2]) for name, weight in usual.items()}
         return cls(
             topics=pick([(("a", 2),), (("a", 1), ("b", 1)), (("a", 1),)]),
+            past_segments=pick([0, 2, 4]),
+            past_seed=chance.getrandbits(32),
+            past_is_archived=pick([False, True]),
             error_rate=pick([0, 1, 4, 12]),
             kill_rate=pick([0, 0, 2, 4]),
             sleep_rate=pick([0, 3, 5, 8]),
@@ -134,6 +142,39 @@ class World:
         self.forgetful = False
         for topic, partitions in setup.topics:
             self.cluster.create_topic(topic, partitions)
+
+    def begin(self) -> None:
+        """Write what the logs hold when the run begins, and let all sidecars copy it in peace."""
+        setup = self.setup
+        self._chance.seed(setup.past_seed)
+        for one in self.cluster.partitions.values():
+            for _ in range(setup.past_segments):
+                self._write_segment(one)
+        self.cluster.write_checkpoints()
+        if setup.past_is_archived and setup.past_segments:
+            self._look_in_peace()
+
+    def _write_segment(self, one: Partition) -> None:
+        for _ in range(1 + self.draw(3)):
+            if "transact" in self.setup.weights and self.draw(2):
+                self.cluster.transact(one)
+            else:
+                self.cluster.append(one)
+        one.lead().roll()
+        for number in self.cluster.dirs:
+            self.cluster.replicate(one, number)
+        self._expire(one)
+
+    def _look_in_peace(self) -> None:
+        """One pass of every sidecar in which nothing fails."""
+        self.faults = False
+        for broker in self.brokers.values():
+            broker.is_honest = True
+        for number in self.cluster.dirs:
+            self.look(number)
+        for broker in self.brokers.values():
+            broker.is_honest = False
+        self.faults = True
 
     def draw(self, limit: int) -> int:
         return int(self._chance.random() * limit)
@@ -275,8 +316,11 @@ class World:
 
     def damage_store(self) -> None:
         """The store loses an object or two, changes a byte, or swaps two objects."""
-        if self.draw(3) or self.sleepers:
+        if self.draw(2) or self.sleepers:
             return
+        self.damage_store_now()
+
+    def damage_store_now(self) -> None:
         self.archive.check()
         counted = sorted(self.archive.counted(), key=lambda one: one.stem)
         if counted and (damaged := damage_store(self, counted)) is not None:

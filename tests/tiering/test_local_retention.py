@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tierlog.log.eligibility import Coverage, StableOffset, StableSource
 from tierlog.log.log_dir import PartitionLog
+from tierlog.log.names import Skipped, SkipReason
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.local_retention import LocalRetentionFacts, expired_local_segments
@@ -143,3 +144,13 @@ def test_what_goes_is_in_the_tier_committed_and_more_than_is_to_stay(
         )
         by_size = limit_bytes is not None and left_bytes >= limit_bytes
         assert below_start or by_time or by_size
+
+
+def test_nothing_goes_while_a_file_of_the_log_cannot_be_read() -> None:
+    """It may be an older segment that is in no tier: a host deletes all below an offset."""
+    for reason, expected in ((SkipReason.UNREADABLE, []), (SkipReason.DELETED, [100, 200])):
+        seen = view(local_retention_bytes=0)
+        skipped = (Skipped(path="/nowhere/00000000000000000000.log", reason=reason),)
+        log = replace(seen.log, segments=seen.log.segments[1:], skipped=skipped)
+        facts = replace(FACTS, view=replace(seen, log=log))
+        assert [one.base_offset for one in expired_local_segments(facts)] == expected

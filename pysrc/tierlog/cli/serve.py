@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tierlog.cli.settings import config_option, read_config, state_home
+from tierlog.cli.support import log_format_option
 
 __all__ = ["serve"]
 
@@ -43,6 +44,7 @@ __all__ = ["serve"]
     help="Folder of consumer groups and committed offsets.  "
     "[default: one for these sources below ~/.local/state/tierlog]",
 )
+@log_format_option
 @config_option("Settings: a broker's server.properties as it is.")
 @click.option(
     "--metrics",
@@ -55,6 +57,7 @@ def serve(
     data_dir: str | None,
     allow_remote_clients: bool,
     config_file: str | None,
+    log_format: str,
     **flags: Any,
 ) -> int:
     """Serve the topics of stores and log directories to Kafka clients, read only; or, with
@@ -84,4 +87,5 @@ def serve(
         allow_remote_clients=allow_remote_clients,
         state_home=state_home(),
         clock=SystemClock(),
+        log_format=log_format,
     )

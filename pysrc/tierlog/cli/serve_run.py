@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tierlog.cli.support import EXIT_INTERRUPTED, hint, of_extra
+from tierlog.cli.log_lines import LogLines
+from tierlog.cli.support import EXIT_INTERRUPTED
 from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.log.files import printable
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.reader.sources import Source, source_of
 from tierlog.sidecar import default_state_dir
-from tierlog.tools.output import human_size, iso_time
+from tierlog.tools.output import human_size
 from tierlog.types import shown_url
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ def run_serve(
     allow_remote_clients: bool,
     state_home: str,
     clock: Clock,
+    log_format: str = "text",
 ) -> int:
     """Serve until a signal; return the exit code."""
-    of_extra("kafka", "kafka.protocol")
     found = [source_of(one) for one in sources]
     if config.tier.state_dir is None and data_dir is None:
         # In any order, the same sources have the same groups.
@@ -53,7 +54,9 @@ def run_serve(
         metrics = RemoteLogMetrics(clock)
         metrics_url = _serve_metrics(config, metrics, opened)
         served = _Served(config, found, data_dir)
-        return asyncio.run(_serve(served, allow_remote_clients, clock, metrics, metrics_url))
+        return asyncio.run(
+            _serve(served, allow_remote_clients, clock, metrics, metrics_url, log_format)
+        )
 
 
 class _Served(NamedTuple):
@@ -88,6 +91,7 @@ async def _serve(
     clock: Clock,
     metrics: RemoteLogMetrics,
     metrics_url: str | None,
+    log_format: str,
 ) -> int:
     from tierlog.node.server import open_listener
 
@@ -98,13 +102,18 @@ async def _serve(
     host, _, port = config.node.listen.rpartition(":")
     listener = open_listener(host.strip("[]"), int(port), allow_remote_clients=allow_remote_clients)
 
+    lines = LogLines(log_format, clock)
+
     def report(text: str) -> None:
-        hint(f"{iso_time(clock.now_ms())} {printable(text)}")
+        lines.warn("report", text)
 
     async with _open_server(served, listener, clock, metrics, report) as server:
         _show_start(served, server.address, server.topic_count, metrics_url)
+        if log_format == "json":
+            bootstrap = _host_and_port(server.address)
+            lines.info("serving", "clients may connect", bootstrap_servers=bootstrap)
         ended_by = await received
-        report("closing")
+        lines.info("closing", "closing")
     return EXIT_INTERRUPTED if ended_by == signal.SIGINT else 0
 
 
@@ -131,7 +140,7 @@ def _open_server(
     return serve_node(
         served.data_dir,
         listener,
-        store_url=served.config.tier.store_url,
+        store=served.config.tier.store_url,
         config=served.config,
         clock=clock,
         metrics=metrics,
@@ -155,9 +164,7 @@ def _show_start(
     metrics_url: str | None,
 ) -> None:
     """Print where to connect, where the data lies, and what is on."""
-    bootstrap = (
-        f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
-    )
+    bootstrap = _host_and_port(address)
     config = served.config
     quota = config.quota.fetch_max_bytes_per_second
     lines = [
@@ -171,7 +178,7 @@ def _show_start(
         ),
         *_node_lines(served),
         *_group_lines(served),
-        f"  quota     {'none' if quota is None else human_size(quota) + '/s from the store'}",
+        f"  reads     {_rate(quota)} from the store",
         f"  memory    {human_size(config.remote_log.fetch_memory_bytes)} for reads of the store",
         f"  metrics   {metrics_url or 'off (--metrics HOST:PORT)'}",
         "",
@@ -179,6 +186,11 @@ def _show_start(
         "  stop      Ctrl-C",
     ]
     click.echo("\n".join(lines))
+
+
+def _host_and_port(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _group_lines(served: _Served) -> list[str]:
@@ -189,8 +201,13 @@ def _group_lines(served: _Served) -> list[str]:
 def _node_lines(served: _Served) -> list[str]:
     if served.data_dir is None:
         return []
-    url = served.config.tier.store_url
+    url, limit = served.config.tier.store_url, served.config.quota.copy_max_bytes_per_second
     return [
         f"  data      {printable(os.path.abspath(served.data_dir))}",
         f"  store     {'none (--store URL)' if url is None else printable(shown_url(url))}",
+        *([] if url is None else [f"  copies    {_rate(limit)} to the store"]),
     ]
+
+
+def _rate(limit: int | None) -> str:
+    return "no limit" if limit is None else f"{human_size(limit)}/s"

@@ -34,6 +34,7 @@ __all__ = [
     "heads",
     "hint",
     "interval_value",
+    "log_format_option",
     "of_extra",
     "print_tables",
     "report_file",
@@ -202,6 +203,17 @@ def format_option(*formats: str) -> Callable[[Any], Any]:
         show_default=True,
         help="Tables for people (wide: every column) or one exact document.",
     )
+
+
+def log_format_option(command: Any) -> Any:
+    """Add ``--log-format`` as ``log_format``."""
+    return click.option(
+        "--log-format",
+        type=click.Choice(("text", "json")),
+        default="text",
+        show_default=True,
+        help="Lines on stderr: for people, or one JSON object each.",
+    )(command)
 
 
 def print_tables(tables: Iterable[Table], shown: str) -> None:

@@ -15,6 +15,7 @@ from tierlog.cli.support import (
     format_option,
     heads,
     interval_value,
+    log_format_option,
     size_or_off,
     size_value,
 )
@@ -128,6 +129,7 @@ __all__ = ["tier"]
     is_flag=True,
     help="Kafka's internal topics too.",
 )
+@log_format_option
 @format_option(*FORMATS)
 def tier(
     log_dirs: tuple[str, ...],
@@ -138,6 +140,7 @@ def tier(
     config_file: str | None,
     topics: tuple[str, ...],
     shown: str,
+    log_format: str,
     **flags: Any,
 ) -> int:
     """Copy finished segments of a broker's LOGDIRs to a store, and keep on doing it.
@@ -178,6 +181,7 @@ def tier(
         head=heads(),
         clock=SystemClock(),
         reload=None if config_file is None else read_settings,
+        log_format=log_format,
     )
 
 

@@ -14,11 +14,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
 
+from tierlog.cli.log_lines import LogLines
 from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.errors import ConfigError, OutOfRangeError
@@ -36,7 +37,7 @@ from tierlog.sidecar import (
     default_state_dir,
 )
 from tierlog.tools.ls import no_such_partition
-from tierlog.tools.output import Format, RowStream, Table, human_size, iso_time, render
+from tierlog.tools.output import Format, RowStream, Table, human_size, render
 
 if TYPE_CHECKING:
     from tierlog.metrics import RemoteLogMetrics
@@ -60,6 +61,7 @@ def run_tier(
     head: Callable[[str], str],
     clock: Clock,
     reload: Callable[[], Config] | None = None,
+    log_format: str = "text",
 ) -> int:
     """Tier with the settings of `config`; return the exit code. ``log_dirs`` win over those of the
     settings. ``reload`` reads the settings again; None without a settings file.
@@ -69,9 +71,10 @@ def run_tier(
         raise click.UsageError("Missing option '--to'; there is no tierlog.store.url either")
     if not (log_dirs or config.log.dirs):
         raise click.UsageError("Missing argument 'LOGDIR...'; there are no log.dirs either")
+    lines = LogLines(log_format, clock, timed=not (once or dry_run))
     with ExitStack() as stack:
         stop = None if once or dry_run else stack.enter_context(_stop_on_signals())
-        metrics = _serve_metrics(config, clock, stack)
+        metrics = _serve_metrics(config, clock, stack, lines)
         sidecar = stack.enter_context(
             Sidecar(
                 log_dirs or config.log.dirs,
@@ -84,15 +87,17 @@ def run_tier(
                 repair=repair,
             )
         )
-        told = None if stop is None else _Told(shown, head, stop, clock)
+        told = None if stop is None else _Told(shown, head, stop, clock, lines)
         if config.tier.topics:
             _check_topics(log_dirs or config.log.dirs, config.tier.topics, told)
         if stop is None or told is None:
-            return _once(sidecar, shown, head, clock)
+            return _once(sidecar, shown, head, clock, lines)
         return _on_and_on(sidecar, stop, told, config.tier.close_timeout_ms, reload)
 
 
-def _serve_metrics(config: Config, clock: Clock, stack: ExitStack) -> RemoteLogMetrics | None:
+def _serve_metrics(
+    config: Config, clock: Clock, stack: ExitStack, lines: LogLines
+) -> RemoteLogMetrics | None:
     address = config.tier.metrics_listen
     if address is None:
         return None
@@ -103,12 +108,8 @@ def _serve_metrics(config: Config, clock: Clock, stack: ExitStack) -> RemoteLogM
     host, _, port = address.rpartition(":")
     server = start_metrics_server(metrics, host.strip("[]"), int(port))
     stack.callback(server.close)
-    _hint(f"metrics at {server.url}")
+    lines.info("metrics", f"metrics at {server.url}", url=server.url)
     return metrics
-
-
-def _hint(text: str) -> None:
-    click.echo(text, err=True)
 
 
 # -- one pass
@@ -150,13 +151,15 @@ def _check_topics(log_dirs: Sequence[str], topics: Sequence[str], told: _Told | 
             told.on_warning(text)
 
 
-def _once(sidecar: Sidecar, shown: str, head: Callable[[str], str], clock: Clock) -> int:
+def _once(
+    sidecar: Sidecar, shown: str, head: Callable[[str], str], clock: Clock, lines: LogLines
+) -> int:
     from tierlog.tools.progress import progress_on
 
     start_ms = clock.monotonic_ms()
     with progress_on(sys.stderr, "tier") as bar:
         report = sidecar.run_once(Watched(bar))
-    _print_report(report, shown, head, clock.monotonic_ms() - start_ms)
+    _print_report(report, shown, head, clock.monotonic_ms() - start_ms, lines)
     return 0 if report.ok else _EXIT_PROBLEMS
 
 
@@ -175,7 +178,11 @@ class TierSummary:
 
 
 def _print_report(
-    report: TierReport, shown: str, head: Callable[[str], str], duration_ms: int
+    report: TierReport,
+    shown: str,
+    head: Callable[[str], str],
+    duration_ms: int,
+    lines: LogLines,
 ) -> None:
     skipped = report.of(Outcome.SKIPPED)
     rows = report.rows
@@ -200,14 +207,17 @@ def _print_report(
             tables.append(Table(name="summary", row_type=TierSummary, rows=[summary], single=True))
         click.echo("\n".join(render(tables, Format(shown), head)))
     for warning in (*report.warnings, *report.failures, *map(str, report.problems)):
-        _hint(f"warning: {warning}")
+        lines.warn("warning", warning)
     would = report.of(Outcome.WOULD_COPY), report.of(Outcome.WOULD_EXPIRE)
     if any(would):
-        _hint(f"dry run: {_segments(len(would[0]))} to copy, {len(would[1])} to expire")
+        lines.info(
+            "dry run", f"dry run: {_segments(len(would[0]))} to copy, {len(would[1])} to expire"
+        )
     repaired = len(report.of(Outcome.REPAIRED)) + len(report.of(Outcome.WOULD_REPAIR))
     if repaired:
-        _hint(f"{repaired} repaired without a copy")
-    _hint(_summary_line(summary, reasons, report.quota_wait_ms))
+        lines.info("repaired", f"{repaired} repaired without a copy")
+    text = _summary_line(summary, reasons, report.quota_wait_ms)
+    lines.info("pass", text, **asdict(summary))
 
 
 def _summary_line(summary: TierSummary, reasons: Counter[str], quota_wait_ms: int) -> str:
@@ -249,19 +259,27 @@ def _segments(count: int) -> str:
 class _Told(TierListener):
     """Prints events with their times. A status is printed only when it has changed."""
 
-    def __init__(self, shown: str, head: Callable[[str], str], stop: _Stop, clock: Clock) -> None:
+    def __init__(
+        self,
+        shown: str,
+        head: Callable[[str], str],
+        stop: _Stop,
+        clock: Clock,
+        lines: LogLines,
+    ) -> None:
         self._rows = RowStream(TierRow, Format(shown), head)
         self._stop = stop
         self._clock = clock
+        self._lines = lines
         self._start_ms = clock.monotonic_ms()
         self._status = ""
         self._counts: Counter[Outcome] = Counter()
         self._copied_bytes = 0
         self.nobody_reads: BrokenPipeError | None = None
 
-    def say(self, text: str) -> None:
+    def say(self, event: str, text: str) -> None:
         """Print one line."""
-        _hint(f"{iso_time(self._clock.now_ms())} {text}")
+        self._lines.info(event, text)
 
     def on_row(self, row: TierRow) -> None:
         self._counts[row.outcome] += 1
@@ -276,19 +294,19 @@ class _Told(TierListener):
             self._stop.set()
 
     def on_change(self, text: str) -> None:
-        self.say(text)
+        self.say("change", text)
 
     def on_warning(self, text: str) -> None:
-        self.say(f"warning: {text}")
+        self._lines.warn("warning", text)
 
     def on_failure(self, task: str, text: str) -> None:
-        self.say(f"warning: {task}: {text}; tried again")
+        self._lines.warn("failure", f"{task}: {text}; tried again", task=task)
 
     def on_status(self, status: Status) -> None:
         text = _status_line(status)
         if text != self._status:
             self._status = text
-            self.say(text)
+            self._lines.info("status", text, **asdict(status))
 
     def say_total(self) -> None:
         """Print the totals of the run."""
@@ -296,7 +314,7 @@ class _Told(TierListener):
         expired, refused = self._counts[Outcome.EXPIRED], self._counts[Outcome.REFUSED]
         line = _copied_text(self._counts[Outcome.COPIED], self._copied_bytes, duration_ms)
         line += f", {expired} expired" if expired else ""
-        self.say(line + (f"; {refused} refused" if refused else ""))
+        self.say("total", line + (f"; {refused} refused" if refused else ""))
 
 
 def _on_and_on(
@@ -307,7 +325,7 @@ def _on_and_on(
     reload: Callable[[], Config] | None,
 ) -> int:
     sidecar.run(stop, told, lambda: _reloaded(stop, told, reload))
-    told.say("closing: what is under way is taken back; once more ends it at once")
+    told.say("closing", "closing: what is under way is taken back; once more ends it at once")
     for text in sidecar.close(close_timeout_ms):
         told.on_warning(text)
     told.say_total()
@@ -321,7 +339,7 @@ def _reloaded(stop: _Stop, told: _Told, reload: Callable[[], Config] | None) -> 
     if not stop.take_reload():
         return None
     if reload is None:
-        told.say("SIGHUP: there is no --config to read again; nothing was changed")
+        told.say("change", "SIGHUP: there is no --config to read again; nothing was changed")
         return None
     try:
         return reload()

@@ -33,6 +33,7 @@ from tierlog.config.sections import (
     RemoteLogConfig,
     TierConfig,
 )
+from tierlog.config.transactions import TransactionConfig
 
 __all__ = [
     "Config",
@@ -48,6 +49,7 @@ __all__ = [
     "RemoteLogConfig",
     "Setting",
     "TierConfig",
+    "TransactionConfig",
     "config_markdown",
     "environment_name",
     "load_config",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 from tierlog.errors import ConfigError
@@ -13,6 +13,7 @@ from tierlog.errors import ConfigError
 __all__ = [
     "MAX_INT32",
     "MAX_INT64",
+    "ConfigType",
     "Kind",
     "Setting",
     "decimal",
@@ -41,14 +42,30 @@ _MAX_PORT = 65_535
 _URL_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
+class ConfigType(IntEnum):
+    """The type that DescribeConfigs names, by Kafka's number."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A kind of value: what to tell people, text to value (ValueError), which values are legal."""
+    """A kind of value: what to tell people, text to value (ValueError), which values are legal.
+
+    ``show`` is for people; ``write`` is the text that ``parse`` takes back, None for no value.
+    """
 
     what: str
     parse: Callable[[str], Any]
     accepts: Callable[[Any], bool]
     show: Callable[[Any], str] = str
+    write: Callable[[Any], str | None] = str
+    type: ConfigType = ConfigType.STRING
 
 
 def whole_number(minimum: int, maximum: int, *, or_off: int | None = None) -> Kind:
@@ -65,7 +82,13 @@ def whole_number(minimum: int, maximum: int, *, or_off: int | None = None) -> Ki
 
     off = "" if or_off is None else f" or {or_off}"
     top = "" if maximum == MAX_INT64 else f" to {maximum}"
-    return Kind(what=f"a whole number from {minimum}{top}{off}", parse=parse, accepts=accepts)
+    return Kind(
+        what=f"a whole number from {minimum}{top}{off}",
+        parse=parse,
+        accepts=accepts,
+        write=lambda value: None if value is None else str(value),
+        type=ConfigType.INT if maximum <= MAX_INT32 else ConfigType.LONG,
+    )
 
 
 def rate() -> Kind:
@@ -81,6 +104,8 @@ def rate() -> Kind:
         parse=parse,
         accepts=lambda value: value is None or number.accepts(value),
         show=lambda value: f"{MAX_INT64} (unlimited)" if value is None else str(value),
+        write=lambda value: str(MAX_INT64 if value is None else value),
+        type=ConfigType.LONG,
     )
 
 
@@ -108,13 +133,16 @@ def rates_by_name() -> Kind:
             for pair in value
         )
 
+    def write(value: tuple[tuple[str, int | None], ...]) -> str:
+        return ",".join(f"{name}={MAX_INT64 if one is None else one}" for name, one in value)
+
     return Kind(
         what=f"name=rate pairs separated by commas, each name once and each rate {number.what}",
         parse=parse,
         accepts=accepts,
-        show=lambda value: (
-            ",".join(f"{name}={MAX_INT64 if one is None else one}" for name, one in value) or "none"
-        ),
+        show=lambda value: write(value) or "none",
+        write=write,
+        type=ConfigType.LIST,
     )
 
 
@@ -127,15 +155,21 @@ def decimal(minimum: float, maximum: float) -> Kind:
     def accepts(value: Any) -> bool:
         return isinstance(value, float | int) and minimum <= value <= maximum
 
-    return Kind(what=f"a number from {minimum:g} to {maximum:g}", parse=parse, accepts=accepts)
+    return Kind(
+        what=f"a number from {minimum:g} to {maximum:g}",
+        parse=parse,
+        accepts=accepts,
+        type=ConfigType.DOUBLE,
+    )
 
 
-def one_of(names: type[StrEnum]) -> Kind:
+def one_of(names: type[StrEnum], *, any_case: bool = True) -> Kind:
     return Kind(
         what=" or ".join(name.value for name in names),
-        parse=lambda text: names(text.lower()),
+        parse=lambda text: names(text.lower() if any_case else text),
         accepts=lambda value: isinstance(value, names),
         show=lambda value: str(value.value),
+        write=lambda value: str(value.value),
     )
 
 
@@ -150,6 +184,8 @@ def true_or_false() -> Kind:
         parse=parse,
         accepts=lambda value: isinstance(value, bool),
         show=lambda value: str(value).lower(),
+        write=lambda value: str(value).lower(),
+        type=ConfigType.BOOLEAN,
     )
 
 
@@ -160,11 +196,12 @@ def text(what: str, legal: Callable[[str], bool] = bool) -> Kind:
         parse=lambda text: text or None,
         accepts=lambda value: value is None or (isinstance(value, str) and legal(value)),
         show=lambda value: value or "none",
+        write=lambda value: value,
     )
 
 
 def store_url() -> Kind:
-    # Printed, logged and stored in many places: no place for a password.
+    # A URL is printed, logged and stored in many places, so it must not contain a password.
     return text(
         "a store's URL without a password in it",
         legal=lambda value: not _URL_PASSWORD.match(value),
@@ -212,6 +249,8 @@ def _parts(what: str) -> Kind:
         parse=lambda text: tuple(part.strip() for part in text.split(",") if part.strip()),
         accepts=lambda value: isinstance(value, tuple) and all(isinstance(v, str) for v in value),
         show=lambda value: ",".join(value) or "none",
+        write=",".join,
+        type=ConfigType.LIST,
     )
 
 
@@ -220,7 +259,10 @@ class Setting:
     """One setting. ``aliases`` mean the same; ``fallbacks`` count where the name is not given.
 
     ``kafka_default`` is told where Kafka's default is another one than ours. A ``private`` value
-    is never shown in an error.
+    is never shown in an error. A ``dynamic`` one may change while a node runs. ``broker_names``, of
+    a setting of topics: the settings of a broker that give its default, each with the factor by
+    which its value is multiplied; Kafka derives its default from the last of them.
+    ``config_type`` is told where Kafka's type is not that of the kind.
     """
 
     name: str
@@ -231,6 +273,14 @@ class Setting:
     fallbacks: tuple[str, ...] = ()
     kafka_default: str | None = None
     private: bool = False
+    dynamic: bool = False
+    broker_names: tuple[tuple[str, int], ...] = ()
+    config_type: ConfigType | None = None
+
+    @property
+    def type(self) -> ConfigType:
+        """The type that Kafka's clients are told."""
+        return self.config_type or self.kind.type
 
     @property
     def names(self) -> tuple[str, ...]:

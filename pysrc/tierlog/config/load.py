@@ -20,6 +20,8 @@ from tierlog.config.sections import (
     Section,
     TierConfig,
 )
+from tierlog.config.topic import TOPIC_SETTINGS
+from tierlog.config.transactions import TransactionConfig
 from tierlog.errors import ConfigError
 
 __all__ = ["LEFT_TO_KAFKA", "SECTIONS", "Config", "environment_name", "load_config"]
@@ -41,8 +43,6 @@ LEFT_TO_KAFKA = frozenset(
         "group.streams.initial.rebalance.delay.ms",
         "group.streams.max.session.timeout.ms",
         "group.streams.min.session.timeout.ms",
-        "log.retention.bytes",
-        "log.retention.ms",
         "remote.log.delete.on.disable",
         "remote.log.metadata.manager.class.path",
         "remote.log.metadata.manager.listener.name",
@@ -64,9 +64,12 @@ class Config:
     tier: TierConfig = field(default_factory=TierConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     group: GroupConfig = field(default_factory=GroupConfig)
+    transaction: TransactionConfig = field(default_factory=TransactionConfig)
     plugin: PluginConfig = field(default_factory=PluginConfig)
     # Keys below the managers' prefixes, as they are.
     plugin_settings: tuple[tuple[str, str], ...] = ()
+    # Defaults for the topics of a node, as they are: other commands take no notice of them.
+    topic_defaults: tuple[tuple[str, str], ...] = ()
 
     def settings_below(self, prefix: str) -> dict[str, str]:
         """Return the settings of a plug-in, without the prefix of their keys."""
@@ -90,6 +93,7 @@ SECTIONS: dict[str, type[Section]] = {
     "tier": TierConfig,
     "node": NodeConfig,
     "group": GroupConfig,
+    "transaction": TransactionConfig,
     "plugin": PluginConfig,
 }
 
@@ -105,6 +109,7 @@ _BY_NAME: dict[str, Setting] = {
     for _, setting in settings(section)
     for name in setting.names
 }
+_TOPIC_DEFAULTS = {name for one in TOPIC_SETTINGS.values() for name, _ in one.broker_names}
 _BY_ENVIRONMENT: dict[str, str] = {environment_name(name): name for name in _BY_NAME}
 
 
@@ -158,7 +163,8 @@ def _config(given: Mapping[str, _Given], properties: Mapping[str, str]) -> Confi
     parts: dict[str, Any] = {name: _section(part, given) for name, part in SECTIONS.items()}
     prefixes = _plugin_prefixes(properties)
     others = tuple((key, text) for key, text in properties.items() if key.startswith(prefixes))
-    return Config(**parts, plugin_settings=others)
+    defaults = tuple((key, text) for key, text in properties.items() if key in _TOPIC_DEFAULTS)
+    return Config(**parts, plugin_settings=others, topic_defaults=defaults)
 
 
 def _plugin_prefixes(properties: Mapping[str, str]) -> tuple[str, ...]:
@@ -212,7 +218,7 @@ def _given(
 
 def _let_pass(key: str, source: str) -> None:
     """Accept a key of Kafka; ConfigError for an unknown key."""
-    if key in LEFT_TO_KAFKA:
+    if key in LEFT_TO_KAFKA or key in _TOPIC_DEFAULTS:
         return
     if key.startswith(_OWN_NAMESPACES) or get_close_matches(key, _BY_NAME, 1, _SLIP_OF_THE_PEN):
         raise ConfigError(_unknown(source, key, (*_BY_NAME, *LEFT_TO_KAFKA)))

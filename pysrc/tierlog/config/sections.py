@@ -12,6 +12,7 @@ from enum import StrEnum
 from tierlog.config.kinds import (
     MAX_INT32,
     MAX_INT64,
+    ConfigType,
     decimal,
     host_and_port,
     names,
@@ -93,6 +94,7 @@ class QuotaConfig(Section):
         None,
         "Most bytes per second copied to the remote tier.",
         aliases=("remote.log.manager.write.quota.default",),
+        dynamic=True,
     )
     copy_quota_window_num: int = setting(
         "remote.log.manager.copy.quota.window.num",
@@ -115,6 +117,7 @@ class QuotaConfig(Section):
         None,
         "Most bytes per second read from the remote tier.",
         aliases=("remote.log.manager.read.quota.default",),
+        dynamic=True,
     )
     fetch_quota_window_num: int = setting(
         "remote.log.manager.fetch.quota.window.num",
@@ -136,6 +139,7 @@ class QuotaConfig(Section):
         None,
         "Most bytes per second read from the remote tier for any one topic, within the limit for "
         "all.",
+        dynamic=True,
     )
     fetch_topic_max_bytes_per_second_overrides: tuple[tuple[str, int | None], ...] = setting(
         "tierlog.fetch.topic.max.bytes.per.second.overrides",
@@ -150,6 +154,7 @@ class QuotaConfig(Section):
         None,
         "Most bytes per second read from the remote tier by any one client id, within the limit "
         "for all.",
+        dynamic=True,
     )
     fetch_client_max_bytes_per_second_overrides: tuple[tuple[str, int | None], ...] = setting(
         "tierlog.fetch.client.max.bytes.per.second.overrides",
@@ -201,12 +206,14 @@ class RemoteLogConfig(Section):
         whole_number(1, MAX_INT32),
         10,
         "Threads that copy segments.",
+        dynamic=True,
     )
     manager_expiration_thread_pool_size: int = setting(
         "remote.log.manager.expiration.thread.pool.size",
         whole_number(1, MAX_INT32),
         10,
         "Threads that delete expired segments.",
+        dynamic=True,
     )
     manager_follower_thread_pool_size: int = setting(
         "remote.log.manager.follower.thread.pool.size",
@@ -214,6 +221,7 @@ class RemoteLogConfig(Section):
         2,
         "Threads for partitions that another node leads.",
         fallbacks=("remote.log.manager.thread.pool.size",),
+        dynamic=True,
     )
     manager_task_retry_backoff_ms: int = setting(
         "remote.log.manager.task.retry.backoff.ms",
@@ -240,12 +248,14 @@ class RemoteLogConfig(Section):
         "Largest part of an archive's bytes that retention deletes in one pass over all "
         "partitions. A pass that would delete more, or all that is archived of a partition, "
         "reports it instead of deleting. 1 allows everything.",
+        dynamic=True,
     )
     reader_threads: int = setting(
         "remote.log.reader.threads",
         whole_number(1, MAX_INT32),
         10,
         "Threads that read from the remote tier.",
+        dynamic=True,
     )
     reader_max_pending_tasks: int = setting(
         "remote.log.reader.max.pending.tasks",
@@ -259,12 +269,21 @@ class RemoteLogConfig(Section):
         500,
         "How long a fetch waits for the remote tier. Then it is answered with the records that "
         "have arrived.",
+        dynamic=True,
     )
     fetch_memory_bytes: int = setting(
         "tierlog.fetch.memory.bytes",
         whole_number(1, MAX_INT64),
         256 << 20,
         "Most bytes that all reads of the remote tier hold at a time, including read-ahead.",
+    )
+    local_memory_bytes: int = setting(
+        "tierlog.fetch.local.memory.bytes",
+        whole_number(1, MAX_INT64),
+        256 << 20,
+        "Most bytes of local logs that answers hold at a time, until clients have taken them. "
+        "While they are used up, a fetch waits up to its own limit and is then answered without "
+        "records.",
     )
     metrics_max_clients: int = setting(
         "tierlog.metrics.max.clients",
@@ -288,12 +307,14 @@ class RemoteIndexConfig(Section):
         whole_number(1, MAX_INT64),
         1 << 30,
         "Most bytes of indexes in the cache; the least recently used are evicted first.",
+        dynamic=True,
     )
     file_cache_ttl_ms: int = setting(
         "remote.log.index.file.cache.ttl.ms",
         whole_number(0, MAX_INT64, or_off=-1),
         900_000,
         "How long an index is kept after its last use; -1 and 0 are for ever.",
+        dynamic=True,
     )
     interval_bytes: int = setting(
         "tierlog.remote.index.interval.bytes",
@@ -609,6 +630,7 @@ class NodeConfig(Section):
         1024,
         "Most clients at a time; further ones are disconnected at once.",
         kafka_default="2147483647",
+        dynamic=True,
     )
     max_connections_per_ip: int = setting(
         "max.connections.per.ip",
@@ -616,6 +638,7 @@ class NodeConfig(Section):
         1024,
         "Most clients of one address at a time.",
         kafka_default="2147483647",
+        dynamic=True,
     )
     connections_max_idle_ms: int = setting(
         "connections.max.idle.ms",
@@ -649,4 +672,6 @@ class NodeConfig(Section):
         whole_number(1, MAX_INT32),
         30_000,
         "How long a search for an offset by time may take when the client sets no limit.",
+        dynamic=True,
+        config_type=ConfigType.LONG,
     )

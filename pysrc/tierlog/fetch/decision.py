@@ -1,7 +1,7 @@
 """Decides which tier answers a fetch of one partition: a pure function of plain numbers.
 
-As in Kafka, the tier answers for offsets from the log start up to the local log start, never for a
-follower, and for a consumer only while its quota has room.
+As in Kafka, the tier answers for offsets from the log start offset up to the local log start
+offset. It never answers a follower, and it answers a consumer only while its quota has room.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def decide_fetch(
     throttled: bool,
     left_bytes: int,
 ) -> Decision:
-    """Return the tier, or the error, that answers a fetch at `fetch_offset`.
+    """Return the tier that answers a fetch at `fetch_offset`, or the error.
 
-    ``throttled``: the fetch quota of the client is used up. ``left_bytes`` are left of the
-    response; with none, remote reads wait for the next request.
+    ``throttled``: the fetch quota of the client is used up. ``left_bytes``: the bytes still free in
+    the response. If there are none, a read from the tier is left to the next request.
     """
     if not log_start_offset <= fetch_offset <= log_end_offset:
         return _OUT_OF_RANGE

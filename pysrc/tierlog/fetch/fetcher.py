@@ -3,10 +3,12 @@
     fetcher = Fetcher(host, reads, pool=ReaderPool(...), quotas=FetchQuotas(...))
     response = await fetcher.fetch(request)          # or fetcher.fetch_sync(request)
 
-Local partitions are read on the calling thread, remote ones by the threads of a bounded pool. A
-request with remote partitions is answered when all of them are read, or after
-``max_remote_wait_ms`` without those that are not. A later result waits for the next request that
-asks for the same. An error of one partition is the answer for that partition alone.
+Local partitions are read on the calling thread. An event loop reads them itself when the read needs
+neither the disk nor a lock, else on a thread of its executor. Remote partitions are read by the
+threads of a bounded pool. A request with remote partitions is answered when all of them are read,
+or after ``max_remote_wait_ms`` without those that are not. A result that arrives after its request
+was answered is kept for the next request for the same data. An error of one partition is the answer
+for that partition alone.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from tierlog.fetch.quotas import FetchPayer, FetchQuotas
 from tierlog.log.same_log import VanishedError
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.reader.aborted import TransactionReader
-from tierlog.reader.local_batches import LocalBatchReader
+from tierlog.reader.local_batches import LocalBatchReader, MemoryFullError
+from tierlog.reader.memory import FetchMemory
 from tierlog.reader.remote_batches import RemoteBatchReader
 from tierlog.reader.types import (
     CONSUMER,
@@ -56,6 +59,9 @@ MAX_REMOTE_WAIT_MS = 500
 LIST_OFFSETS_TIMEOUT_MS = 30_000
 # The shortest and the longest wait before a used-up quota is checked again. Its limit may change.
 _QUOTA_CHECKS_MS = (100, 1_000)
+_MEMORY_CHECK_MS = 50
+# What an event loop may read itself: up to a millisecond of work.
+_AT_ONCE_BYTES = 2 << 20
 # The number of attempts to read a partition whose files are deleted during the read.
 _ATTEMPTS = 3
 # The answer for a read that a closed pool never started.
@@ -143,6 +149,7 @@ class Fetcher:
         transactions: TransactionReader,
         offsets: OffsetReader | None = None,
         metrics: RemoteLogMetrics | None = None,
+        local_memory: FetchMemory | None = None,
         max_remote_wait_ms: int = MAX_REMOTE_WAIT_MS,
         on_close: Callable[[], object] | None = None,
         clock: Clock | None = None,
@@ -158,7 +165,10 @@ class Fetcher:
         self._clock = clock or SystemClock()
         self._metrics = metrics or RemoteLogMetrics(self._clock)
         self.max_remote_wait_ms = max_remote_wait_ms
-        self._local = LocalBatchReader()
+        self._local = LocalBatchReader(memory=local_memory)
+        # As the host's `view`, but BlockingIOError instead of a wait. With it an event loop reads
+        # small local fetches from the page cache itself.
+        self.view_at_once: Callable[[TopicIdPartition], FetchView | None] | None = None
         self._lock = threading.Lock()
         self._waiting: dict[TopicIdPartition, set[concurrent.futures.Future[None]]] = {}
 
@@ -173,11 +183,15 @@ class Fetcher:
         if self._on_close is not None:
             self._on_close()
 
+    def resize(self, threads: int) -> None:
+        """Set the number of threads that read from the tier."""
+        self._pool.resize(threads)
+
     # -- asking
 
     async def fetch(self, request: FetchRequest) -> FetchResponse:
         """Return the answer without blocking the event loop. Cancelling gives up all reads."""
-        return await self._run_async(self._fetch_steps(request))
+        return await self._run_async(self._fetch_steps(request, at_once=True))
 
     def fetch_sync(self, request: FetchRequest) -> FetchResponse:
         """Return the answer; blocks the calling thread."""
@@ -213,11 +227,15 @@ class Fetcher:
         search = _Search(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
         return self._run_here(self._offset_steps(search, timeout_ms))
 
-    def _fetch_steps(self, request: FetchRequest) -> _Steps[FetchResponse]:
+    def _fetch_steps(
+        self, request: FetchRequest, *, at_once: bool = False
+    ) -> _Steps[FetchResponse]:
         deadline_ms = self._clock.monotonic_ms() + request.max_wait_ms
         while True:
             with self._notified_of_more(request) as more:
-                attempt = yield lambda: self._attempt(request)
+                attempt = self._attempt_at_once(request) if at_once else None
+                if attempt is None:
+                    attempt = yield lambda: self._attempt(request)
                 try:
                     if attempt.tickets:
                         reads = [ticket.future for ticket in attempt.tickets.values()]
@@ -313,23 +331,38 @@ class Fetcher:
 
     # -- looking
 
-    def _attempt(self, request: FetchRequest) -> _Attempt:
+    def _attempt_at_once(self, request: FetchRequest) -> _Attempt | None:
+        """Make the attempt without waiting for anything; None when that cannot be."""
+        if self.view_at_once is None:
+            return None
+        size_bytes = sum(one.max_bytes for one in request.partitions)
+        if min(size_bytes, request.max_bytes) > _AT_ONCE_BYTES:
+            return None
+        try:
+            return self._attempt(request, at_once=True)
+        except BlockingIOError:
+            return None
+
+    def _attempt(self, request: FetchRequest, *, at_once: bool = False) -> _Attempt:
+        """Read all partitions; with `at_once` BlockingIOError instead of any wait."""
         attempt = _Attempt(answers=[], tickets={})
         try:
-            self._read_all(request, attempt)
+            self._read_all(request, attempt, at_once)
         except BaseException:
             attempt.give_up()
             raise
         return attempt
 
-    def _read_all(self, request: FetchRequest, attempt: _Attempt) -> None:
+    def _read_all(self, request: FetchRequest, attempt: _Attempt, at_once: bool) -> None:
         left_bytes = request.max_bytes
         minimum_one = True
         for row, asked in enumerate(request.partitions):
             try:
                 answer, ticket, used_bytes = self._read_partition(
-                    request, asked, left_bytes, minimum_one
+                    request, asked, left_bytes, minimum_one, at_once
                 )
+            except BlockingIOError:
+                raise
             except Exception as failed:  # noqa: BLE001 - the answer for one partition
                 answer, ticket, used_bytes = _failure_without_view(asked, failed), None, 0
             attempt.answers.append(answer)
@@ -346,14 +379,17 @@ class Fetcher:
         asked: FetchPartition,
         left_bytes: int,
         minimum_one: bool,
+        at_once: bool,
         attempts: int = _ATTEMPTS,
     ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
         """Return the answer as it is now, the read that will make a better one, and the bytes of
         the response that it may take."""
-        view = self._view(asked.partition)
+        view = self._view(asked.partition, at_once=at_once)
         if view is None:
             return _failure_without_view(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION), None, 0
-        fetch = PartitionFetch.of(request, asked, view, left_bytes, minimum_one=minimum_one)
+        fetch = PartitionFetch.of(
+            request, asked, view, left_bytes, minimum_one=minimum_one, at_once=at_once
+        )
         wrong = decide_leader_epoch(asked.current_leader_epoch, view.leader_epoch)
         if wrong is not None:
             text = f"leader epoch {asked.current_leader_epoch}, here {view.leader_epoch}"
@@ -379,29 +415,40 @@ class Fetcher:
         except VanishedError as vanished:
             # The log moved on after the view was taken: the next view knows how, and where to read.
             if attempts > 1:
-                return self._read_partition(request, asked, left_bytes, minimum_one, attempts - 1)
+                return self._read_partition(
+                    request, asked, left_bytes, minimum_one, at_once, attempts - 1
+                )
             answer = fetch.failure(vanished)
+        except BlockingIOError:
+            raise
         except Exception as failed:  # noqa: BLE001 - the answer for one partition
             answer = fetch.failure(failed)
         return answer, None, answer.size_bytes
 
-    def _view(self, partition: TopicIdPartition) -> FetchView | None:
+    def _view(self, partition: TopicIdPartition, *, at_once: bool = False) -> FetchView | None:
         """Return the host's view; None also when it shows another topic of the same name."""
-        view = self._host.view(partition)
+        at_once_view = self.view_at_once if at_once else None
+        view = (at_once_view or self._host.view)(partition)
         same = view is None or view.log.archive_id in (None, partition.topic_id)
         return view if same else None
 
     # -- local
 
     def _read_local(self, fetch: PartitionFetch, offset: int) -> PartitionData:
-        read = self._local.read_batches(
-            fetch.view,
-            offset,
-            fetch.max_bytes,
-            fetch.upper_offset,
-            minimum_one=fetch.minimum_one,
-        )
-        aborted = self._transactions.of_local(fetch.view, read) if fetch.wants_aborted else None
+        try:
+            read = self._local.read_batches(
+                fetch.view,
+                offset,
+                fetch.max_bytes,
+                fetch.upper_offset,
+                minimum_one=fetch.minimum_one,
+                at_once=fetch.at_once,
+            )
+        except MemoryFullError as full:
+            return fetch.answer(FetchSource.NO_MEMORY, text=str(full))
+        aborted = None
+        if fetch.wants_aborted:
+            aborted = self._transactions.of_local(fetch.view, read, at_once=fetch.at_once)
         return fetch.answer(FetchSource.LOCAL, records=read.records, aborted=aborted)
 
     # -- remote
@@ -558,6 +605,8 @@ class Fetcher:
 
     def _wait_ms(self, request: FetchRequest, attempt: _Attempt, left_ms: int) -> int:
         """Return how long to wait for new records before the next attempt."""
+        if any(one.source is FetchSource.NO_MEMORY for one in attempt.answers):
+            return min(left_ms, _MEMORY_CHECK_MS)
         throttled = [one for one in attempt.answers if one.source is FetchSource.THROTTLED]
         if not throttled:
             return left_ms

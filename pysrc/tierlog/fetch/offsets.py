@@ -66,8 +66,8 @@ class OffsetAnswer:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether a later request for the same can use it: a record that was found stays the first
-        one of its time."""
+        """Whether a later request for the same time can use this answer. It can if a record was
+        found, because this is still the first record of its time."""
         return self.error is FetchError.NONE and self.timestamp_ms >= 0
 
 
@@ -79,9 +79,9 @@ _Found = tuple[int, int]
 class TimeSearch:
     """The progress of a search by time, which resumes it after a wait for its quota."""
 
-    # By the time that is searched for: all records in the tier below that offset are older.
+    # For each searched time, an offset below which all records in the tier are older.
     older_until: dict[int, int] = field(default_factory=dict)
-    # By time: (offset, time) of the first record there.
+    # For each searched time, the (offset, time) of the first record of that time or later.
     found: dict[int, _Found] = field(default_factory=dict)
 
 
@@ -121,9 +121,9 @@ class OffsetReader:
         """Return the answer for a time in ms or for one of `SpecialTimestamp`. Another negative
         number is UNSUPPORTED_VERSION, as in Kafka.
 
-        The requests of the search are charged to `payer`. While that has no room the answer is
-        THROTTLING_QUOTA_EXCEEDED; a later call with the same `search` resumes it. The errors are
-        those of reads; VanishedError when the log changed after the view was taken.
+        The requests of the search are charged to `payer`. While its quota has no room, the answer
+        is THROTTLING_QUOTA_EXCEEDED, and a later call with the same `search` resumes the search.
+        Raises the same errors as reads, and VanishedError when the log changed after the view.
         """
         upper_offset = view.high_watermark
         if follower:
@@ -165,8 +165,8 @@ class OffsetReader:
     # -- the tier's end
 
     def _highest_remote(self, view: FetchView, partition: TopicIdPartition) -> tuple[int, int]:
-        """Return the last offset in the tier that belongs to this log, and its leader epoch;
-        (-1, -1) without one."""
+        """Return the last offset in the tier that belongs to this log, and its leader epoch. If
+        there is none, return (-1, -1)."""
         lineage = view.log.leader_epochs
         if self._metadata is None or lineage is None or not view.tiered:
             return -1, -1
@@ -183,7 +183,7 @@ class OffsetReader:
         highest, _ = self._highest_remote(view, partition)
         if highest >= 0:
             return _answer_at(view, max(highest + 1, view.log_start_offset))
-        # The tier is unknown, although the local log begins after the log does.
+        # The content of the tier is unknown, although the local log begins after the log start.
         unknown = view.local_log_start_offset != view.log_start_offset
         return _NOTHING if unknown else _answer_at(view, view.log_start_offset)
 
@@ -207,9 +207,9 @@ class OffsetReader:
     def _find_newest(self, view: FetchView, tier: _Tier, upper_offset: int) -> OffsetAnswer:
         """Return the first record with the largest timestamp.
 
-        That is usually the largest timestamp of a segment. It may belong to offsets that are not
-        part of this log, or that the reader does not see. The search then bisects between the times
-        with a record and those without.
+        That is usually the record with the largest timestamp of a segment. But this timestamp may
+        belong to offsets that are not part of this log, or that the reader does not see. Then a
+        binary search finds the largest timestamp for which there is a record.
         """
         times = {
             segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, tier.partition)
@@ -234,7 +234,8 @@ class OffsetReader:
         return newest
 
     def _check_gap(self, view: FetchView, tier: _Tier, offset: int, next_offset: int) -> None:
-        """Report a gap that reaches into [`offset`, `next_offset`): it may have held the record."""
+        """Report a gap that overlaps [`offset`, `next_offset`), because it may have held the
+        record."""
         lineage = view.log.leader_epochs
         if self._remote is None or lineage is None or not view.tiered:
             return
@@ -250,8 +251,8 @@ class OffsetReader:
     def _remote_ranges(
         self, view: FetchView, partition: TopicIdPartition, timestamp_ms: int = 0
     ) -> list[tuple[RemoteLogSegmentMetadata, int, int]]:
-        """Return (segment, first, last offset) of the offsets of the log that only the tier has, in
-        offset order."""
+        """Return (segment, first offset, last offset) for the offsets of the log that only the tier
+        has, in offset order."""
         lineage = view.log.leader_epochs
         if self._metadata is None or lineage is None or not view.tiered:
             return []
@@ -267,8 +268,8 @@ class OffsetReader:
     def _remote_by_time(
         self, view: FetchView, tier: _Tier, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        """Return (offset, time) of the first record in the tier. The search goes on after a segment
-        whose late records are not part of the log."""
+        """Return (offset, time) of the first record in the tier that is not older. If such records
+        of a segment are not part of the log, the search continues in the next segment."""
         lineage, search = view.log.leader_epochs, tier.search
         if self._remote is None or lineage is None:
             return None
@@ -346,8 +347,8 @@ class OffsetReader:
     def _find_late(
         self, records: Buffer, timestamp_ms: int, first: int, last: int
     ) -> tuple[bool, tuple[int, int] | None]:
-        """Return whether a record older than `timestamp_ms` comes first, and (offset, timestamp
-        in ms) of the first other record. Only offsets from `first` to `last` count."""
+        """Return whether the first record is older than `timestamp_ms`, and the (offset, timestamp
+        in ms) of the first record that is not older. Only offsets from `first` to `last` count."""
         has_older = False
         if not memoryview(records).nbytes:
             return has_older, None

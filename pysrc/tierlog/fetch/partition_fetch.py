@@ -41,6 +41,7 @@ class PartitionFetch:
     upper_offset: int
     max_bytes: int
     minimum_one: bool
+    at_once: bool = False
 
     @classmethod
     def of(
@@ -51,8 +52,9 @@ class PartitionFetch:
         left_bytes: int,
         *,
         minimum_one: bool,
+        at_once: bool,
     ) -> PartitionFetch:
-        """Return the fetch when `left_bytes` of the response are left."""
+        """Return the fetch limited to `left_bytes`, which are still free in the response."""
         if request.replica_id != CONSUMER:
             upper_offset = view.log_end_offset
         elif request.isolation_level is IsolationLevel.READ_COMMITTED:
@@ -60,7 +62,7 @@ class PartitionFetch:
         else:
             upper_offset = view.high_watermark
         max_bytes = max(0, min(asked.max_bytes, left_bytes))
-        return cls(request, asked, view, upper_offset, max_bytes, minimum_one)
+        return cls(request, asked, view, upper_offset, max_bytes, minimum_one, at_once)
 
     @property
     def partition(self) -> TopicIdPartition:

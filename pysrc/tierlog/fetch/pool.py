@@ -1,9 +1,9 @@
 """Threads that read from the tier: a bounded number with a bounded queue, as Kafka's
 ``RemoteStorageThreadPool``.
 
-A request for the same bytes joins a read that is queued or running. A queued read that all its
-waiters gave up is dropped. A running read is never interrupted, and its late result is kept for a
-while: a client whose wait was over asks for the same again.
+A request for the same bytes joins a read that is queued or running. When all waiters of a queued
+read have given up, the read is dropped. A running read is never interrupted. Its late result is
+kept for some time, because a client whose wait has ended requests the same bytes again.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class RunningRead:
 
 
 class ReadTicket(Generic[T]):
-    """A request for a read, with a ``future`` of its own. ``joined``: another request started it.
+    """A request for a read, with a ``future`` of its own. ``joined``: another request has started
+    the read.
 
-    A ticket that was given up leaves nothing behind, however long the read hangs.
+    After `give_up`, no reference to the ticket is kept, even if the read hangs.
     """
 
     __slots__ = ("_pool", "_read", "future", "joined")
@@ -82,16 +83,16 @@ class ReadTicket(Generic[T]):
         self.joined = joined
 
     def give_up(self) -> None:
-        """Stop waiting for the read. May be repeated."""
+        """Stop waiting for the read. The call may be repeated."""
         self._pool._give_up(self._read, self.future)
 
 
 class ReaderPool:
     """A pool of ``threads`` threads and at most ``max_pending`` reads that wait for one.
 
-    Late results, for which no request waited any more, are kept for ``late_result_ms``, the
-    youngest ones up to ``late_result_bytes``. A result has its size in ``size_bytes`` and tells in
-    ``is_worth_keeping`` whether a later request can use it.
+    A late result is one for which no request waits any more. The youngest late results, up to
+    ``late_result_bytes``, are kept for ``late_result_ms``. A result has the attributes
+    ``size_bytes`` and ``is_worth_keeping``, which is True when a later request can use it.
     """
 
     def __init__(
@@ -129,10 +130,11 @@ class ReaderPool:
         return f"ReaderPool({self._size} threads, {len(self._pending)} pending)"
 
     def submit(self, key: Hashable, read: Callable[[], T]) -> ReadTicket[T]:
-        """Have a thread call `read`, or join the read of that key that is queued, running or kept.
+        """Let a thread call `read`, or join a read with the same key that is queued, running or
+        kept.
 
-        ReaderPoolFullError when the queue is full. ClosedError after `close`, and in a child of the
-        process that made the pool, which lacks its threads.
+        Raises ReaderPoolFullError when the queue is full. Raises ClosedError after `close`, and in
+        a child of the process that created the pool, because the child does not have the threads.
         """
         if os.getpid() != self._process_id:
             raise ClosedError("the reader pool belongs to another process: open one after the fork")
@@ -170,7 +172,7 @@ class ReaderPool:
                 self._drop_oldest()
 
     def resize(self, threads: int) -> None:
-        """Set the number of threads; surplus ones end after their read."""
+        """Set the number of threads. Threads above this number end after their present read."""
         with self._lock:
             self._size = threads
             for _ in self._pending:
@@ -185,7 +187,7 @@ class ReaderPool:
             for read in self._pending:
                 for future in read.futures:
                     future.cancel()
-                    # Otherwise `concurrent.futures.wait` would go on waiting.
+                    # Without this call, `concurrent.futures.wait` would continue to wait.
                     future.set_running_or_notify_cancel()
             self._pending.clear()
             self._late.clear()
@@ -209,7 +211,7 @@ class ReaderPool:
 
     @property
     def size(self) -> int:
-        """The number of threads that is set."""
+        """The configured number of threads."""
         return self._size
 
     @property
@@ -237,7 +239,7 @@ class ReaderPool:
         return tuple(sorted(found, key=lambda one: -one.running_ms))
 
     def idle_ratio(self) -> float:
-        """The idle share of all threads in the last minute, 0 to 1."""
+        """Return the share of the last minute in which the threads were idle, from 0 to 1."""
         under_way_ms = [one.running_ms for one in self.running()]
         return self._busy.idle_ratio(self._size, under_way_ms, self._clock.monotonic_ms())
 
@@ -267,7 +269,7 @@ class ReaderPool:
             if read is None:
                 return
             self._run(read)
-            # An idle thread must not keep the bytes of its last read.
+            # An idle thread must not keep the bytes of its last read in memory.
             del read
 
     def _wait_for_read(self) -> _Read[Any] | None:

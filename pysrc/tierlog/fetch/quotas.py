@@ -1,8 +1,8 @@
-"""Limits reads from the tier: one limit for all, and below it limits by topic and by client.
+"""Limits reads from the tier: one limit for all reads, and limits by topic and by client.
 
-KIP-956 warns of a single client that uses up the broker's quota. A request to the store counts for
-every limit of its read when it is sent, and is sent only when each of them has room. Check and
-count are one step: of requests at the same moment only one goes above a limit.
+KIP-956 warns that a single client can use up the broker's quota. A request to the store is sent
+only when every limit of its read has room, and then counts for each of these limits. To check and
+to count is one step, so if several requests come at the same moment, only one exceeds a limit.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ _MAX_SEARCHED = 8
 class FetchQuotas:
     """The quotas of remote reads. Any thread.
 
-    ``config`` has the limit for all, the defaults for topics and client ids, and the limits of
-    single ones; all may change while reads go on. At most `MAX_NAMES` topics and as many clients
-    have a sensor of their own. The least recently used idle ones without debt are forgotten first.
-    While all sensors are in use, new names share one, unless they have a limit of their own.
+    ``config`` has the limit for all reads, the defaults for topics and client ids, and the limits
+    of single topics and client ids. All limits may change during reads. At most `MAX_NAMES` topics
+    and as many clients have a sensor of their own. When a sensor is needed, the least recently used
+    idle sensor without debt is removed. While all sensors are in use, new names share one sensor,
+    unless they have a limit of their own.
     """
 
     def __init__(self, config: QuotaConfig | None = None, clock: Clock | None = None) -> None:
@@ -71,8 +72,8 @@ class FetchQuotas:
         return self._clients.is_limited(client_id)
 
     def try_charge(self, topic: str, client_id: str, size_bytes: int) -> int:
-        """Count a request of that size for every limit and return 0; or count nothing and return
-        the milliseconds until there may be room. Never blocks."""
+        """Count a request of that size for every limit and return 0. If a limit has no room, count
+        nothing and return the milliseconds until it may have room. Never blocks."""
         quotas = self._quotas_of(topic, client_id)
         with self._charging:
             admitted: list[tuple[QuotaManager, Reservation | int]] = []
@@ -88,22 +89,23 @@ class FetchQuotas:
         return wait_ms
 
     def record(self, topic: str, client_id: str, size_bytes: int) -> None:
-        """Count bytes of a request without asking."""
+        """Count bytes of a request even if a limit is exceeded."""
         for quota in self._quotas_of(topic, client_id):
             quota.record(size_bytes)
 
     def throttle_ms(self, topic: str, client_id: str) -> int:
-        """Return how long reads of that topic by that client have to wait now; 0 without a wait."""
+        """Return the milliseconds that reads of that topic by that client have to wait now; 0 if
+        they need not wait."""
         if not self.is_limited(topic, client_id):
             return 0
         return self.try_charge(topic, client_id, 0)
 
     def set_topic_limit(self, topic: str | None, bytes_per_second: int | None) -> None:
-        """Set the limit of one topic, or with None the default for topics."""
+        """Set the limit of one topic. If `topic` is None, set the default for topics."""
         self._topics.set_limit(topic, bytes_per_second)
 
     def set_client_limit(self, client_id: str | None, bytes_per_second: int | None) -> None:
-        """Set the limit of one client id, or with None the default for client ids."""
+        """Set the limit of one client id. If it is None, set the default for client ids."""
         self._clients.set_limit(client_id, bytes_per_second)
 
     def _quotas_of(self, topic: str, client_id: str) -> list[QuotaManager]:
@@ -146,7 +148,7 @@ class FetchPayer:
         return self.charge(size_bytes)
 
     def throttle_ms(self) -> int:
-        """Return how long its reads have to wait now."""
+        """Return the milliseconds that reads of this payer have to wait now."""
         return self._quotas.throttle_ms(self._topic, self._client_id)
 
 
@@ -181,7 +183,7 @@ class _Named:
         return self._limits.get(name[:_MAX_NAME], self._default) is not None
 
     def get(self, name: str) -> QuotaManager | None:
-        """Return the quota of that name, None without a limit."""
+        """Return the quota of that name; None if it has no limit."""
         name = name[:_MAX_NAME]
         with self._lock:
             limit = self._limits.get(name, self._default)

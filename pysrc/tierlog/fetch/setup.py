@@ -32,7 +32,7 @@ from tierlog.remote.index_files.lookups import index_views
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.segment.storage import RemoteStorageManager
 
-__all__ = ["open_fetcher"]
+__all__ = ["open_fetcher", "open_index_cache"]
 
 
 @takes(
@@ -62,22 +62,23 @@ def open_fetcher(
     quotas.
 
     Positions come from the remote index files in ``tierlog.remote.index.dir``, if there are any, or
-    from an index cache of the fetcher, in ``tierlog.remote.index.cache.dir`` or a temporary folder.
-    ``index_cache`` or ``index_files`` replace them and belong to the caller, as the storage and the
-    metadata do. Close the fetcher before them.
+    else from an index cache of the fetcher, in ``tierlog.remote.index.cache.dir`` or a temporary
+    folder. ``index_cache`` or ``index_files`` replace these. They belong to the caller, as the
+    storage and the metadata do, and are closed after the fetcher.
 
-    A fetch of an offset that the tier lacks and should have is answered with KAFKA_STORAGE_ERROR.
-    With ``on_gap`` "skip", or with a function, which is called with the error, the answer has the
-    records after the gap.
+    If the tier lacks an offset that it should have, a fetch of this offset is answered with
+    KAFKA_STORAGE_ERROR. With ``on_gap`` "skip", the answer has the records after the gap. The same
+    holds if ``on_gap`` is a function, which is called with the error.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
     quotas = FetchQuotas(settings.quota, clock)
+    max_decompressed_bytes = settings.log.batch_max_decompressed_bytes
     memory = FetchMemory(settings.remote_log.fetch_memory_bytes, clock=clock)
     index_files = index_files or index_views(settings.remote_index.dir)
     with ExitStack() as opened:
         if index_cache is None:
-            index_cache = _open_cache(storage, settings.remote_index, clock, opened)
+            index_cache = open_index_cache(storage, settings.remote_index, clock, opened)
         remote = RemoteBatchReader(
             storage,
             metadata,
@@ -106,22 +107,19 @@ def open_fetcher(
             pool=pool,
             quotas=quotas,
             transactions=TransactionReader(storage, metadata, index_cache=index_cache),
-            offsets=OffsetReader(
-                remote,
-                metadata,
-                max_decompressed_bytes=settings.log.batch_max_decompressed_bytes,
-            ),
+            offsets=OffsetReader(remote, metadata, max_decompressed_bytes=max_decompressed_bytes),
             metrics=metrics,
+            local_memory=FetchMemory(settings.remote_log.local_memory_bytes, clock=clock),
             max_remote_wait_ms=settings.remote_log.fetch_max_wait_ms,
             on_close=opened.pop_all().close,
             clock=clock,
         )
 
 
-def _open_cache(
+def open_index_cache(
     storage: RemoteStorageManager, settings: RemoteIndexConfig, clock: Clock, opened: ExitStack
 ) -> RemoteIndexCache:
-    """Open an index cache and start its sweeper; `opened` closes it."""
+    """Open the index cache of the settings and start its sweeper; `opened` closes it."""
     directory = settings.cache_dir
     if directory is None:
         directory = tempfile.mkdtemp(prefix="tierlog-indexes-")

@@ -18,6 +18,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import NamedTuple
 
+import numpy as np
+
 from tierlog.errors import ClosedError, CorruptDataError
 
 __all__ = [
@@ -38,6 +40,8 @@ StrPath = str | os.PathLike[str]
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_BYTES = 1 << 20
+# Asks the kernel to read only what is in memory. Other systems than Linux do not have it.
+_CACHED_ONLY: int | None = getattr(os, "RWF_NOWAIT", None)
 
 
 class FileKind(StrEnum):
@@ -223,6 +227,23 @@ class SegmentHandle:
             position += len(part)
             size_bytes -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def read_cached_at(self, position: int, size_bytes: int) -> memoryview:
+        """As `read_at`, but never wait for the disk: BlockingIOError when some of the bytes are not
+        in the page cache, or when the system cannot tell."""
+        # NumPy does not fill new memory with zeros.
+        data = np.empty(size_bytes, np.uint8).data
+        if _CACHED_ONLY is None:
+            raise BlockingIOError(errno.EAGAIN, "this system cannot read only what is cached")
+        try:
+            count = os.preadv(self.fileno(), [data], position, _CACHED_ONLY) if size_bytes else 0
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            raise BlockingIOError(errno.EAGAIN, "this file system cannot tell", self.path) from None
+        if count < size_bytes and position + count < os.fstat(self.fileno()).st_size:
+            raise BlockingIOError(errno.EAGAIN, "not in the page cache", self.path)
+        return data[:count].toreadonly()
 
     def recheck(self) -> FileChange:
         """Compare the open file with its state at the opening, then with the file at the path.

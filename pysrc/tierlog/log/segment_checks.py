@@ -180,8 +180,8 @@ def first_misplaced(
 
 
 def _sound_before(batches: BatchTable, problem: Problem, next_base: int | None) -> int:
-    """Return the number of batches before a finding; all when offsets are missing after the last
-    batch."""
+    """Return the number of batches before a problem. If the problem is that offsets are missing
+    after the last batch, this is the number of all batches."""
     row = max(0, int(np.searchsorted(batches.position, problem.position, "right")) - 1)
     if problem.field == "last_offset" and row == len(batches) - 1 and next_base is not None:
         first, last = int(batches.base_offset[row]), int(batches.last_offset[row])

@@ -6,9 +6,9 @@
     of_partition.set_copy_lag(size_bytes=0, segments=0)
     of_partition.close()                            # not led any more: its gauges disappear
 
-Recording is a few additions under one lock. Values are formatted only at a scrape:
+To record an event takes a few additions under one lock. Values are formatted only at a scrape:
 `tierlog.metrics.collector` passes them to prometheus_client (extra ``metrics``), and
-`tierlog.metrics.server` answers scrapes over HTTP. docs/METRICS.md lists the series; it is
+`tierlog.metrics.server` answers scrapes over HTTP. docs/METRICS.md lists the series. It is
 generated from `tierlog.metrics.definitions`.
 """
 

@@ -1,5 +1,5 @@
-"""What to alert on: for each fault an expression in PromQL that holds within one interval, and no
-longer once the fault is over."""
+"""Alerts: for each fault an expression in PromQL. It becomes true within one interval after the
+fault begins, and false after the fault has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIME = "tierlog_task_longest_run_seconds"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A fault that an operator wants to know of. ``name`` is that of a rule in Prometheus."""
+    """A fault that an operator wants to know of. ``name`` is the name of a rule in Prometheus."""
 
     name: str
     fault: str

@@ -13,7 +13,7 @@ _WINDOW_MS = _WINDOW_S * 1000
 
 
 class BusyMeter:
-    """Computes the share of threads' time that runs took in the last minute. Any thread."""
+    """Computes the share of the last minute in which threads were busy with runs. Any thread."""
 
     def __init__(self) -> None:
         # A rate of busy microseconds per second.
@@ -24,8 +24,8 @@ class BusyMeter:
         self._busy.record(min(duration_ms, _WINDOW_MS) * 1000, now_ms)
 
     def idle_ratio(self, threads: int, under_way_ms: Iterable[int], now_ms: int) -> float:
-        """Return the idle share of `threads`, 0 to 1; `under_way_ms`: the durations of active
-        runs."""
+        """Return the share of time in which the `threads` were idle, from 0 to 1. `under_way_ms`
+        has the durations of the active runs."""
         busy_ms = self._busy.rate(now_ms) * _WINDOW_S / 1000
         busy_ms += sum(min(one, _WINDOW_MS) for one in under_way_ms)
         return min(1.0, max(0.0, 1 - busy_ms / (_WINDOW_MS * max(1, threads))))

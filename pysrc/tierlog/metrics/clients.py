@@ -1,5 +1,5 @@
-"""Bytes by client id. Clients choose their names, so the number of slots bounds them. Not
-thread-safe: the recorder locks."""
+"""Bytes by client id. Clients choose their ids, so the number of counted clients is limited. Not
+thread-safe; the recorder holds its lock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_CHARACTERS = 255
 
 
 class ClientBytes:
-    """Bytes that each of at most ``max_clients`` clients has read; 0 counts no client.
+    """Bytes that each of at most ``max_clients`` clients has read. With 0, no client is counted.
 
-    Another client may take over a slot after `IDLE_MS` without reads; a client that returns starts
-    at 0. Clients without a slot or a name are not counted.
+    If a client has not read for `IDLE_MS`, another client may take its slot. A client that gets a
+    slot again starts at 0. Clients without a slot or without a name are not counted.
     """
 
     __slots__ = ("_clients", "max_clients")
@@ -27,7 +27,7 @@ class ClientBytes:
         self._clients: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def resize(self, max_clients: int) -> None:
-        """Set the number of slots; the clients that were idle longest lose theirs."""
+        """Set the number of slots. The clients that were idle longest lose their slots."""
         self.max_clients = max_clients
         while len(self._clients) > max_clients:
             self._clients.popitem(last=False)

@@ -32,7 +32,7 @@ class RemoteLogCollector(Collector):
         registry = prometheus_client.CollectorRegistry()
         registry.register(RemoteLogCollector(metrics))
 
-    A family without a series is left out.
+    A family that has no series is left out.
     """
 
     def __init__(self, metrics: RemoteLogMetrics) -> None:

@@ -1,8 +1,8 @@
-"""Every series that a scrape may show: name, labels, meaning, and the MBean of Kafka that has it.
+"""Every series that a scrape may show: its name, labels and meaning, and Kafka's MBean for it.
 
-Names of Kafka's metrics are those that the Prometheus JMX exporter gives them under its example
-rules for Kafka (``kafka-kraft-3_0_0.yml``): the MBean's domain, type and name in lower case, a
-meter's count without ``PerSec`` and with ``_total``.
+Kafka's metrics have the names that the Prometheus JMX exporter gives them with its example rules
+for Kafka (``kafka-kraft-3_0_0.yml``): the MBean's domain, type and name in lower case. In the name
+of a meter's count, ``PerSec`` is replaced by ``_total``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One family of series. ``unit`` is that of its values; ``mbean`` names Kafka's, if it has one,
-    and ``attribute`` what of it is shown."""
+    """One family of series. ``unit`` is the unit of its values. ``mbean`` is the name of Kafka's
+    MBean, if there is one, and ``attribute`` is the attribute of the MBean that is shown."""
 
     name: str
     kind: Kind
@@ -46,7 +46,7 @@ class Metric:
 
     @property
     def in_usual_rules(self) -> bool:
-        """Whether the exporter's example rules let the MBean through."""
+        """Whether the exporter's example rules include the MBean."""
         return self.mbean.startswith("kafka.server:")
 
 
@@ -56,7 +56,7 @@ _MANAGER = "kafka.log.remote:type=RemoteLogManager,name="
 
 
 def _exported(mbean: str) -> str:
-    """Domain, type and name as the example rules join them."""
+    """Return domain, type and name, joined as the example rules do it."""
     domain, _, keys = mbean.partition(":")
     values = [key.partition("=")[2] for key in keys.split(",")]
     return "_".join([domain.replace(".", "_"), *values]).lower()
@@ -86,7 +86,7 @@ def _topic_gauge(name: str, unit: str, doc: str) -> Metric:
 
 
 def topic_name(name: str) -> str:
-    """The name of the series by topic that belongs to one of Kafka's over all topics."""
+    """Return the name of the series by topic, for the name of Kafka's series over all topics."""
     return "tierlog_topic_" + name.removeprefix(_EXPORTED_TOPIC)
 
 
@@ -322,13 +322,15 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter("segments_deleted", "segments", "Segments deleted from the remote tier."),
     _own_counter("deleted_bytes", "bytes", "Log bytes of segments deleted from the remote tier."),
     _own_counter(
-        "log_start_offset_advances", "moves", "Times that retention advanced a log start offset."
+        "log_start_offset_advances",
+        "moves",
+        "Number of times that retention advanced a log start offset.",
     ),
-    _own("partitions_led", "partitions", "Partitions that are led, and so copied and expired."),
+    _own("partitions_led", "partitions", "Partitions that this process copies and expires."),
     _own(
         "partitions_copy_lag_unknown",
         "partitions",
-        "Led partitions whose copy lag is unknown: the sums of the copy lag are without them.",
+        "Led partitions whose copy lag is unknown, so that the sums of the copy lag omit them.",
     ),
     _own(
         "partitions_deposed",
@@ -386,7 +388,7 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter(
         "index_file_errors",
         "errors",
-        "Times that a partition's remote index files could not be written; tried again.",
+        "Number of times that the remote index files of a partition could not be written.",
     ),
     _own("task_pool_threads", "threads", "Threads of the pool.", "pool"),
     _own("task_pool_idle_ratio", "ratio", "Idle share of the pool's threads, 0 to 1.", "pool"),
@@ -396,7 +398,7 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own(
         "task_longest_run_seconds",
         "seconds",
-        "Duration so far of the longest run that is active now; 0 without one.",
+        "Duration so far of the longest run that is active now; 0 if no run is active.",
         "pool",
     ),
     _own_counter("task_runs", "runs", "Runs of tasks that ended, including failed ones.", "pool"),
@@ -425,7 +427,7 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own(
         "quota_overshoot_bytes",
         "bytes",
-        "Largest excess of all samples together over the limit so far.",
+        "Largest number of bytes so far by which the samples together exceeded the limit.",
         "quota",
     ),
     _own_counter(
@@ -451,14 +453,14 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own_counter(
         "index_cache_refetched_bytes",
         "bytes",
-        "Fetched bytes that the cache had evicted before, by size or expired: a larger cache, or "
-        "a longer time to live, would have saved them.",
+        "Bytes fetched again because the cache had evicted them, by size or expired. A larger "
+        "cache, or a longer time to live, would have avoided these requests.",
         "cause",
     ),
     _own_counter(
         "index_cache_disk_errors",
         "errors",
-        "Times that the local disk failed to store the indexes of a segment, or to delete a file.",
+        "Number of times that the local disk failed to store a segment's indexes or delete a file.",
     ),
     _own_counter(
         "index_cache_hits",

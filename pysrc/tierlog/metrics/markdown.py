@@ -19,45 +19,45 @@ format or as OpenMetrics. In Python, call `tierlog.metrics.server.start_metrics_
 register `tierlog.metrics.collector.RemoteLogCollector` with your own registry. Both need the
 extra `metrics`. The endpoint also shows prometheus_client's `process_*` series.
 
-* **Leadership.** Gauges cover the partitions that this process leads. They disappear when a
-  partition is lost or deleted, also while a task of it still runs. A topic's series disappear
-  with its last partition, and its counters begin at 0 when it returns. The totals over all topics
-  stay.
-* **Unknown is absent.** A gauge with an unknown value is not shown, never shown as 0. A sum
-  covers the partitions whose value is known (`tierlog_partitions_copy_lag_unknown` counts the
-  others), and is absent where it covers none. No gauge is ever negative. The copy lag is what the
-  log directory holds beyond the metadata, so it is known while the store fails or copies are
+* **Leadership.** Gauges cover the partitions that this process leads. When it no longer leads a
+  partition, or the partition is deleted, the gauges of the partition disappear, even if a task of
+  the partition still runs. The series of a topic disappear when none of its partitions is led. If
+  the topic returns, its counters begin at 0. The totals over all topics never disappear.
+* **Unknown is absent.** A gauge with an unknown value is absent and never shown as 0. A sum covers
+  the partitions whose value is known. `tierlog_partitions_copy_lag_unknown` counts the others. If
+  no value is known, the sum is absent. No gauge is ever negative. The copy lag is the difference
+  between the log directory and the metadata, so it is known while the store fails or copies are
   paused.
-* **Cardinality.** There is a series per partition only where Kafka has one: the two retention
-  percents. There is one per client only when a setting asks for it, for a bounded number of
-  clients, since clients choose their names.
+* **Cardinality.** Only the two retention percents have a series per partition, as in Kafka. Series
+  per client exist only when a setting asks for them. Their number is limited, because clients
+  choose their names.
 """
 
 _ALERTS = """\
 ## What to alert on
 
-Each expression holds within one interval after its fault has begun, and no longer once the fault
-is over and its range (five minutes) has passed. `tests/sidecar/test_alerts.py` makes each fault
-happen to a real sidecar and evaluates the expressions with Prometheus's own `promtool`. Some
-conditions are harmless for a short time: give their rule a `for` of some minutes. `up == 0` tells
-that the sidecar itself does not run.
+Each expression becomes true within one interval after its fault begins. It becomes false when the
+fault has ended and the range of the expression (five minutes) has passed.
+`tests/sidecar/test_alerts.py` causes each fault in a real sidecar and evaluates the expressions
+with Prometheus's own `promtool`. Some conditions are harmless for a short time. Give the rules for
+these a `for` of some minutes. `up == 0` means that the sidecar itself does not run.
 """
 
 _KAFKA = """\
 ## Kafka's metrics
 
 They have the names that the Prometheus JMX exporter gives them with its example rules for Kafka
-(`kafka-kraft-3_0_0.yml`), so dashboards for brokers show tierlog, too. Those rules omit the
-domain `kafka.log.remote`; its MBeans are named here as the same rules would name them.
+(`kafka-kraft-3_0_0.yml`), so dashboards for brokers show tierlog, too. These rules omit the domain
+`kafka.log.remote`. Its MBeans have the names here that the rules would give them.
 
-The exporter gives one name to the sum over all topics and to the series of each topic, so `sum()`
-counts everything twice. Here Kafka's names are the sums over all topics, without a label; the
-series by topic are `tierlog_topic_...{topic="..."}` with the same ending. In a dashboard for
+The exporter gives the same name to the sum over all topics and to the series of each topic, so
+`sum()` counts each value twice. Here Kafka's names are the sums over all topics, without a label.
+The series by topic are `tierlog_topic_...{topic="..."}` with the same ending. In a dashboard for
 brokers, replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
 `tierlog_topic_X{topic=~"$topic"}`.
 
-Of a meter the exporter shows only the count: take its `rate()`. The rates of Kafka's MBeans are
-in `tierlog_meter_rate`.
+The exporter shows only the count of a meter; use its `rate()`. The rates of Kafka's MBeans are in
+`tierlog_meter_rate`.
 """
 
 _OWN = """\

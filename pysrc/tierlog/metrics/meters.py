@@ -1,7 +1,8 @@
-"""Meters and sampled statistics with Kafka's arithmetic. Not thread-safe: the recorder locks.
+"""Meters and sampled statistics, computed as in Kafka. Not thread-safe; the recorder holds its
+lock.
 
-`Meter` is the Yammer (Dropwizard) meter behind Kafka's ``...PerSec`` MBeans, `SampledAvgMax` the
-pair of Kafka's own ``Avg`` and ``Max`` over a few windows. Times are milliseconds of a clock that
+`Meter` is the Yammer (Dropwizard) meter behind Kafka's ``...PerSec`` MBeans. `SampledAvgMax`
+combines Kafka's own ``Avg`` and ``Max`` over a few windows. Times are milliseconds of a clock that
 never goes back.
 """
 
@@ -17,7 +18,7 @@ __all__ = ["Histogram", "HistogramSnapshot", "Meter", "MeterSnapshot", "SampledA
 
 TICK_MS = 5_000
 _TICK_S = TICK_MS / 1000
-# The share of a new tick in the averages over 1, 5 and 15 minutes.
+# The weight of a new tick in the averages over 1, 5 and 15 minutes.
 _ALPHAS = tuple(1 - math.exp(-_TICK_S / 60 / minutes) for minutes in (1, 5, 15))
 
 
@@ -35,8 +36,8 @@ class MeterSnapshot:
 class Meter:
     """A count and its rate, exponentially weighted over ticks of 5 s.
 
-    Ticks have a fixed interval from the meter's creation. Missed ticks are applied at the next
-    call, so an idle meter costs nothing; the first tick sets the rate.
+    Ticks follow the meter's creation in a fixed interval. Missed ticks are applied at the next
+    call, so an idle meter needs no work. The first tick sets the rate.
     """
 
     __slots__ = ("_rates", "_started_ms", "_ticked_ms", "_uncounted", "count")
@@ -49,7 +50,7 @@ class Meter:
         self._rates: tuple[float, ...] | None = None
 
     def mark(self, amount: int, now_ms: int) -> None:
-        """`amount` more happened."""
+        """Add `amount` to the count."""
         if now_ms - self._ticked_ms >= TICK_MS:
             self._tick(now_ms)
         self.count += amount
@@ -101,9 +102,9 @@ class _Sample:
 class SampledAvgMax:
     """Average and maximum of recent values (``SampledStat`` of Kafka's own metrics).
 
-    It has a ring of ``samples + 1`` samples. A sample collects values for ``window_ms`` from its
-    first one, and counts until ``samples`` windows after its last one. The defaults are those of a
-    broker (``metrics.num.samples``, ``metrics.sample.window.ms``).
+    It has a ring of ``samples + 1`` samples. A sample collects values for ``window_ms`` after its
+    first value, and counts for ``samples`` windows after its last value. The defaults are the
+    defaults of a broker (``metrics.num.samples``, ``metrics.sample.window.ms``).
     """
 
     __slots__ = ("_current", "_ring", "_samples", "_window_ms")
@@ -115,7 +116,7 @@ class SampledAvgMax:
         self._current = 0
 
     def record(self, value: float, now_ms: int) -> None:
-        """One more value."""
+        """Add a value."""
         if not self._ring:
             self._ring.append(_Sample(now_ms))
         sample = self._ring[self._current]
@@ -127,7 +128,7 @@ class SampledAvgMax:
         sample.last_event_ms = now_ms
 
     def measure(self, now_ms: int) -> tuple[float, float] | None:
-        """Return average and maximum; None without recent values."""
+        """Return average and maximum; None when there are no recent values."""
         expire_ms = self._samples * self._window_ms
         for sample in self._ring:
             if now_ms - sample.last_event_ms >= expire_ms:
@@ -148,8 +149,8 @@ class SampledAvgMax:
 
 
 class HistogramSnapshot(NamedTuple):
-    """``counts_up_to``: the number of values at or below each of the ``bounds``, and of all values;
-    ``total`` is their sum."""
+    """``counts_up_to``: for each of the ``bounds``, the number of values at or below it, then the
+    number of all values. ``total``: the sum of all values."""
 
     bounds: tuple[float, ...]
     counts_up_to: tuple[int, ...]

@@ -1,11 +1,11 @@
 """Records the events of the remote log manager: one object per process, one handle per led or
 followed partition.
 
-Events are meters per topic and over all topics. Gauges belong to the leadership of a partition:
-the handle that `RemoteLogMetrics.partition` gives sets them, and once it is closed, by itself or by
-a later handle of the same partition, nothing that still runs for the old leadership brings them
-back. A topic's series live as long as a partition of it is led, as in Kafka; what a late task
-still counts then goes into the totals over all topics only.
+Events are meters per topic and over all topics. Gauges exist while a partition is led. The handle
+that `RemoteLogMetrics.partition` returns sets them. The handle ends when it is closed or a later
+handle of the partition is created. Tasks that still use the old handle then set no gauges. As in
+Kafka, the series of a topic exist while a partition of the topic is led. Events of later tasks
+count only in the totals over all topics.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from tierlog.types import TopicIdPartition
 __all__ = ["FollowerMetrics", "PartitionMetrics", "RemoteLogMetrics"]
 
 
-# Plain numbers: a look-up of an enum member costs more than the count.
+# Plain numbers, because to look up an enum member takes longer than to count.
 _COPY_BYTES, _COPY_REQUESTS, _COPY_ERRORS = 0, 1, 2
 _FETCH_BYTES, _FETCH_REQUESTS, _FETCH_ERRORS = 3, 4, 5
 _DELETE_REQUESTS, _DELETE_ERRORS = 6, 7
 
-# From the duration of a local read to that of a slow store.
+# From the duration of a local read up to the duration of a read from a slow store.
 FETCH_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # A run that takes longer counts as stuck.
 STUCK_AFTER_MS = 600_000
-# A store that takes longer for its smallest answer counts as silent.
+# A store that takes longer to answer a small request counts as not answering.
 STORE_PATIENCE_MS = 10_000
 
 
 class _Topic:
-    """The meters of one topic; open ``handles`` or fetches keep it."""
+    """The meters of one topic. They exist while there are open ``handles`` or fetches."""
 
     __slots__ = ("handles", "meters", "name")
 
@@ -62,10 +62,10 @@ class _Topic:
 
 
 class PartitionMetrics:
-    """A partition's metrics for as long as it is led; made by `RemoteLogMetrics.partition`.
+    """The metrics of a partition while it is led; made by `RemoteLogMetrics.partition`.
 
-    What is not known is not shown: each gauge is absent until it is set, and again after its
-    ``..._unknown``. All calls may come from any thread, and after `close`.
+    Unknown values are not shown: each gauge is absent until it is set, and again after the call of
+    its ``..._unknown``. Any thread may call the methods, also after `close`.
     """
 
     __slots__ = (
@@ -99,7 +99,7 @@ class PartitionMetrics:
         self._metrics._count(self._topic, _COPY_REQUESTS)
 
     def copied(self, size_bytes: int) -> None:
-        """A segment of that log size is COPY_SEGMENT_FINISHED, and durably so."""
+        """A segment with that size of its log is durably in COPY_SEGMENT_FINISHED."""
         self._metrics._copied(self._topic, size_bytes)
 
     def found_unreadable(self, batches: int) -> None:
@@ -129,7 +129,7 @@ class PartitionMetrics:
     # -- gauges
 
     def set_copy_lag(self, *, size_bytes: int, segments: int) -> None:
-        """What could be copied and is not yet."""
+        """Set the size and number of segments that could be copied but are not copied yet."""
         self._copy_lag = Lag(max(0, size_bytes), max(0, segments))
 
     def copy_lag_unknown(self) -> None:
@@ -137,7 +137,7 @@ class PartitionMetrics:
         self._copy_lag = None
 
     def set_delete_lag(self, *, size_bytes: int, segments: int) -> None:
-        """What was chosen for deletion and is still there."""
+        """Set the size and number of segments that were chosen for deletion and still exist."""
         self._delete_lag = Lag(max(0, size_bytes), max(0, segments))
 
     def delete_lag_unknown(self) -> None:
@@ -147,8 +147,8 @@ class PartitionMetrics:
     def set_remote_log(
         self, *, size_bytes: int, metadata_count: int, computation_ms: float
     ) -> None:
-        """Size of what is in the tier, how many segments its metadata lists, and how long it took
-        to add them up."""
+        """Set the size of the remote log, the number of segments in its metadata, and the time that
+        it took to compute the size."""
         self._remote_log = RemoteLog(
             max(0, size_bytes), max(0, metadata_count), max(0.0, computation_ms)
         )
@@ -158,8 +158,8 @@ class PartitionMetrics:
         self._remote_log = None
 
     def set_retention_percent(self, *, total_percent: int, local_percent: int) -> None:
-        """Size of the log in percent of ``retention.bytes``, and of its local part in percent of
-        ``local.retention.bytes``; 0 where there is no limit."""
+        """Set the size of the log in percent of ``retention.bytes``, and the size of the local log
+        in percent of ``local.retention.bytes``; 0 if there is no limit."""
         self._retention_percent = (max(0, total_percent), max(0, local_percent))
 
     def set_damage(self, *, refused_segments: int, broken_segments: int) -> None:
@@ -167,16 +167,17 @@ class PartitionMetrics:
         self._refused_segments, self._broken_segments = refused_segments, broken_segments
 
     def set_deposed(self) -> None:
-        """A later leader has claimed the partition, so this one does nothing for it any more."""
+        """A later leader has claimed the partition, so this process no longer copies or expires
+        it."""
         self._deposed = True
 
     def close(self) -> None:
-        """The partition is led no longer, or deleted: its gauges vanish and stay away."""
+        """The partition is no longer led, or is deleted. Remove its gauges for good."""
         self._metrics._close(self)
 
 
 class FollowerMetrics:
-    """A partition's metrics for as long as it is followed; made by `RemoteLogMetrics.follower`."""
+    """The metrics of a partition while it is followed; made by `RemoteLogMetrics.follower`."""
 
     __slots__ = ("_lag", "_metrics")
 
@@ -185,16 +186,16 @@ class FollowerMetrics:
         self._lag: Lag | None = None
 
     def set_lag(self, *, size_bytes: int, segments: int) -> None:
-        """Local segments that the leader could have copied and has not."""
+        """Set the size and number of local segments that the leader may copy but has not copied."""
         self._lag = Lag(size_bytes, segments)
 
     def close(self) -> None:
-        """The partition is followed no longer."""
+        """The partition is no longer followed."""
         self._metrics._close_follower(self)
 
 
 class RemoteLogMetrics:
-    """The metrics of one `RemoteLogManager`, or of a reader. Thread-safe; cheap to have around."""
+    """The metrics of one `RemoteLogManager`, or of a reader. Thread-safe."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -220,8 +221,8 @@ class RemoteLogMetrics:
     # -- leadership
 
     def partition(self, partition: TopicIdPartition) -> PartitionMetrics:
-        """The partition is led from now on. An earlier handle of it, also one of an earlier topic
-        of that name, is closed."""
+        """Return the handle of a partition that is led from now on. An earlier handle of the
+        partition is closed, even if it is of an earlier topic with the same name."""
         key = (partition.topic, partition.partition)
         with self._lock:
             topic = self._topic(partition.topic)
@@ -240,10 +241,10 @@ class RemoteLogMetrics:
         return handle
 
     def forget_topic(self, topic: str) -> None:
-        """A topic of that name was deleted: what its reads left behind vanishes.
+        """A topic of that name was deleted. Remove the series that its reads have created.
 
-        While a partition is led nothing does, for that may be one of a later topic of that name;
-        the owner of the deleted one's handles closes them.
+        While a partition of that name is led, remove nothing, because it may belong to a later
+        topic with the same name. The owner of the deleted topic's handles closes them.
         """
         with self._lock:
             found = self._topics.get(topic)
@@ -264,7 +265,7 @@ class RemoteLogMetrics:
                 self._clients.add(client_id, size_bytes, self._clock.monotonic_ms())
 
     def fetch_took(self, duration_ms: float) -> None:
-        """A read from the tier that brought records took that long."""
+        """A read from the tier returned records and took that long."""
         with self._lock:
             self._fetch_seconds.observe(duration_ms / 1000)
 
@@ -273,29 +274,31 @@ class RemoteLogMetrics:
         self._count(topic, _FETCH_ERRORS)
 
     def fetch_expired(self) -> None:
-        """A fetch was answered without a read from the tier that did not come in time."""
+        """A fetch was answered without a partition, because its read from the tier took too
+        long."""
         with self._lock:
             self._counts.fetches_expired += 1
 
     def delete_started(self, topic: str) -> None:
-        """A segment of a topic that is led no longer, deleted as a whole, is about to go."""
+        """A segment of a deleted topic is about to be deleted. The topic is no longer led."""
         self._count(self._topics.get(topic), _DELETE_REQUESTS)
 
     def deleted(self, size_bytes: int) -> None:
-        """A segment of that log size of such a topic is DELETE_SEGMENT_FINISHED."""
+        """A segment of a deleted topic, with that size of its log, is in
+        DELETE_SEGMENT_FINISHED."""
         self._deleted(size_bytes)
 
     def delete_failed(self, topic: str) -> None:
-        """A segment of such a topic could not be deleted."""
+        """A segment of a deleted topic could not be deleted."""
         self._count(self._topics.get(topic), _DELETE_ERRORS)
 
     def copy_throttled(self, throttle_ms: float) -> None:
-        """A copy looked at its quota and found that it has to wait that long."""
+        """A copy has to wait that long for its quota."""
         with self._lock:
             self._copy_throttle.record(throttle_ms, self._clock.monotonic_ms())
 
     def fetch_throttled(self, throttle_ms: float) -> None:
-        """A read from the tier looked at its quota and found that it has to wait that long."""
+        """A read from the tier has to wait that long for its quota."""
         with self._lock:
             self._fetch_throttle.record(throttle_ms, self._clock.monotonic_ms())
 
@@ -312,7 +315,7 @@ class RemoteLogMetrics:
     # -- from a sidecar
 
     def set_look(self, look: LookStats) -> None:
-        """Set what the last look found."""
+        """Set the results of the last look."""
         with self._lock:
             self._look = look
 
@@ -322,18 +325,17 @@ class RemoteLogMetrics:
             self._counts.look_failures += 1
 
     def ask_store(self) -> None:
-        """The store is asked for its smallest answer."""
+        """A small request is about to be sent to the store."""
         with self._lock:
             self._store_asked_ms = self._clock.monotonic_ms()
 
     def store_answered(self, answers: bool) -> None:
-        """Set whether the store gave that answer."""
+        """Set whether the store answered that request."""
         with self._lock:
             self._store_answers, self._store_asked_ms = answers, None
 
     def count_clients(self, max_clients: int) -> None:
-        """Set how many clients have counters of their own for reads from the tier; 0, the default,
-        for none."""
+        """Set for how many clients reads from the tier are counted; 0, the default, for none."""
         with self._lock:
             self._clients.resize(max_clients)
 
@@ -342,30 +344,32 @@ class RemoteLogMetrics:
     def watch_pool(
         self, name: str, pool: TaskPoolWatched, *, stuck_after_ms: int = STUCK_AFTER_MS
     ) -> None:
-        """``copy``, ``expiration``, ``follower`` or ``reader``; the name's earlier pool is not
-        asked again. A run under way for longer than ``stuck_after_ms`` counts as stuck."""
+        """Show a pool under the name ``copy``, ``expiration``, ``follower`` or ``reader``. It
+        replaces an earlier pool of that name. A run that takes longer than ``stuck_after_ms``
+        counts as stuck."""
         with self._lock:
             self._pools[name] = (pool, stuck_after_ms)
 
     def watch_quota(self, name: Literal["copy", "fetch"], quota: QuotaWatched) -> None:
-        """The quota of copies or fetches; the one named so before is not asked again."""
+        """Show the quota of copies or fetches. It replaces an earlier quota of that name."""
         with self._lock:
             self._quotas[name] = quota
 
     def watch_index_cache(self, index_cache: IndexCacheWatched) -> None:
-        """The cache of remote indexes; the one before is not asked again."""
+        """Show the cache of remote indexes. It replaces an earlier cache."""
         with self._lock:
             self._index_cache = index_cache
 
     def watch_read_ahead(self, read_ahead: ReadAheadWatched) -> None:
-        """Set the reader whose read-ahead is shown; it replaces an earlier one."""
+        """Show the read-ahead of a reader. It replaces an earlier reader."""
         with self._lock:
             self._read_ahead = read_ahead
 
     # -- reading
 
     def meter(self, event: RemoteEvent, topic: str | None = None) -> MeterSnapshot | None:
-        """Count and rates of an event, of a topic or of all; None for a topic without series."""
+        """Return count and rates of an event, for one topic or all topics. None for a topic that
+        has no series."""
         with self._lock:
             found = self._totals if topic is None else self._topics.get(topic)
             if found is None:
@@ -373,7 +377,7 @@ class RemoteLogMetrics:
             return found.meters[event].snapshot(self._clock.monotonic_ms())
 
     def snapshot(self) -> MetricsSnapshot:
-        """Everything, for an exporter; meters are all of one moment."""
+        """Return all values for an exporter. All meters show the same moment."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             totals = [meter.snapshot(now_ms) for meter in self._totals.meters]
@@ -432,7 +436,7 @@ class RemoteLogMetrics:
     # -- for handles
 
     def _count(self, topic: _Topic | str | None, event: int, amount: int = 1) -> None:
-        """`amount` of the event, for the topic if there is one, and over all."""
+        """Add `amount` to the event's total over all topics, and to the topic's if there is one."""
         with self._lock:
             self._mark(topic, event, amount)
 
@@ -487,13 +491,13 @@ class RemoteLogMetrics:
 
 
 def _ahead(read_ahead: ReadAheadWatched) -> tuple[int, int]:
-    """Bytes of read-ahead, and those of them that were not used."""
+    """Return the bytes of read-ahead, and how many of these bytes were not used."""
     stats = read_ahead.stats()
     return stats.bytes, stats.wasted_bytes
 
 
 def _sum_lags(followers: list[FollowerMetrics]) -> Lag | None:
-    """Sum of the known lags; None while none is known of partitions that are followed."""
+    """Return the sum of the known lags. None when partitions are followed and no lag is known."""
     known = [lag for follower in followers if (lag := follower._lag) is not None]
     if followers and not known:
         return None
@@ -501,8 +505,10 @@ def _sum_lags(followers: list[FollowerMetrics]) -> Lag | None:
 
 
 def _add_up(handles: list[PartitionMetrics]) -> tuple[GaugeSums, dict[str, GaugeSums]]:
-    """Sums over all partitions and by topic. Without partitions nothing lags: that is known. No
-    lag that is known beside one that is unknown is unknown, too, since a sum of 0 says all is well.
+    """Return the sums over all partitions, and the sums by topic.
+
+    If there are no partitions, the lag is 0. If a sum of copy lags is 0 and the lag of a partition
+    is unknown, the sum is unknown, too, because a lag of 0 reports that all is copied.
     """
     topics: dict[str, GaugeSums] = {}
     unknown: set[str] = set()

@@ -1,7 +1,8 @@
 """Scrapes over HTTP: ``GET /metrics``. Needs the extra ``metrics``.
 
-Loopback unless told otherwise: metrics name topics, and every client of the address is answered. On
-loopback a request has to call the server by an address, ``localhost`` or the name it listens at.
+By default the server listens on loopback, because metrics contain topic names and the server
+answers every client. On loopback the Host header of a request must be an address, ``localhost`` or
+the name at which the server was told to listen.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from tierlog.metrics.recorder import RemoteLogMetrics
 __all__ = ["MetricsServer", "start_metrics_server"]
 
 LOOPBACK = "127.0.0.1"
-# A client that sends or takes nothing for so long is let go.
+# After this time without progress, the connection of a client is closed.
 CLIENT_TIMEOUT_S = 10.0
 _LANDING = b'<html><body><p>tierlog: <a href="/metrics">metrics</a></p></body></html>\n'
 
 
 class MetricsServer:
-    """A running endpoint; made by `start_metrics_server`. ``host`` and ``port`` are those bound."""
+    """A running endpoint; made by `start_metrics_server`. It listens at ``host`` and ``port``."""
 
     def __init__(self, http: _HttpServer) -> None:
         self._http = http
@@ -42,7 +43,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where Prometheus is to look."""
+        """The URL that Prometheus scrapes."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}/metrics"
 
@@ -71,8 +72,8 @@ def start_metrics_server(
 ) -> MetricsServer:
     """Answer scrapes of `metrics` at ``host:port`` (0: any free port) until `MetricsServer.close`.
 
-    The process's own ``process_*`` series (CPU, memory, open files) are shown beside them.
-    ConfigError without prometheus_client, or when the address cannot be used.
+    Scrapes also show the ``process_*`` series of this process (CPU, memory, open files). Raises
+    ConfigError if prometheus_client is not installed or the address cannot be used.
     """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector
@@ -116,12 +117,13 @@ def start_metrics_server(
 
 
 def is_expected_host(header: str | None, name: str, bound: str) -> bool:
-    """Whether a Host header names this server, which was told to listen at `name` and is bound to
-    the address `bound`.
+    """Return whether a Host header names this server, which was told to listen at `name` and is
+    bound to the address `bound`.
 
-    A page in a browser on this machine may point a name of its own at a loopback address (DNS
-    rebinding): its requests have that name in their Host header. Behind another address the server
-    is open to the network, and every name is accepted. A client without the header is no browser.
+    A web page in a browser on this machine may map its own name to a loopback address (DNS
+    rebinding). Its requests then have that name in their Host header. If the server is bound to
+    another address, it is open to the network, and every name is accepted. A client that sends no
+    Host header is not a browser.
     """
     if header is None or not ipaddress.ip_address(bound.partition("%")[0]).is_loopback:
         return True
@@ -149,7 +151,7 @@ def _listen(host: str, port: int, handler: Any) -> _HttpServer:
 
 
 class _HttpServer(ThreadingHTTPServer):
-    """Knows its connections, so that it can end them and the threads that serve them."""
+    """Remembers its connections, so that it can end them and the threads that serve them."""
 
     daemon_threads = False
     block_on_close = True
@@ -162,11 +164,11 @@ class _HttpServer(ThreadingHTTPServer):
 
     @property
     def bound_host(self) -> str:
-        """The address that it listens at."""
+        """The address at which the server listens."""
         return str(self.server_address[0])
 
     def server_bind(self) -> None:
-        # Not that of HTTPServer, which would ask a name server for the host name.
+        # Not HTTPServer's method, because that would ask a name server for the host name.
         TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -180,14 +182,14 @@ class _HttpServer(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def let_go(self) -> None:
-        """End what is under way."""
+        """Close all connections."""
         with self._clients_lock:
             clients = list(self._clients)
         for client in clients:
             try:
                 client.shutdown(socket.SHUT_RDWR)
             except OSError:
-                # It has just ended by itself.
+                # The connection has just been closed.
                 continue
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -1,4 +1,4 @@
-"""Everything that metrics show at one moment, as plain values."""
+"""The values of all metrics at one moment, as plain data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 class RemoteEvent(IntEnum):
-    """What is metered, per topic and over all topics."""
+    """The events that are metered, per topic and over all topics."""
 
     COPY_BYTES = 0
     COPY_REQUESTS = 1
@@ -65,7 +65,7 @@ class _Running(Protocol):
 
 
 class TaskPoolWatched(Protocol):
-    """What a scrape asks of a pool, from its own thread: `tierlog.tiering.task_pool.TaskPool`."""
+    """The calls of a scrape, in its thread, to a pool: `tierlog.tiering.task_pool.TaskPool`."""
 
     @property
     def size(self) -> int: ...
@@ -88,14 +88,15 @@ class QuotaWatched(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteIndexCacheStats:
-    """What an index cache holds, and counts since it was made.
+    """The content of an index cache, and counts since it was created.
 
-    Look-ups, loads and removals are 0 unless they are ``recorded``; `load_ms` adds up the time of
-    all loads, `removals` counts by cause: ``size``, ``expired``, ``explicit``, ``replaced``.
-    `fetched_bytes` of indexes came from the store, `refetched_bytes` of them for segments that
-    the cache had and let go, by cause: for want of room (``size``) or of use (``expired``).
-    `adopted` files were there at the start, `damaged` ones were removed or fetched again, and with
-    each of the `disk_errors` an entry was handed out from memory or a file stayed behind.
+    Look-ups, loads and removals are 0 unless they are ``recorded``. `load_ms` is the total time of
+    all loads. `removals` counts by cause: ``size``, ``expired``, ``explicit``, ``replaced``.
+    `fetched_bytes` counts the bytes of indexes that came from the store. `refetched_bytes` counts
+    those of them that the cache had evicted before, by cause: ``size`` (no room) or ``expired``
+    (not used). `adopted` counts the files that existed at the start. `damaged` counts the files
+    that were removed or fetched again. After one of the `disk_errors`, an entry was returned from
+    memory or a file was not deleted.
     """
 
     recorded: bool
@@ -115,7 +116,7 @@ class RemoteIndexCacheStats:
 
 
 class IndexCacheWatched(Protocol):
-    """What a scrape asks of an index cache: `tierlog.RemoteIndexCache`."""
+    """The calls of a scrape to an index cache: `tierlog.RemoteIndexCache`."""
 
     def stats(self) -> RemoteIndexCacheStats: ...
 
@@ -129,7 +130,7 @@ class _ReadAheadStats(Protocol):
 
 
 class ReadAheadWatched(Protocol):
-    """What a scrape reads from the reader with read-ahead:
+    """The calls of a scrape to a reader with read-ahead:
     `tierlog.reader.remote_batches.RemoteBatchReader`."""
 
     def stats(self) -> _ReadAheadStats: ...
@@ -143,7 +144,7 @@ class Lag(NamedTuple):
 
 
 class RemoteLog(NamedTuple):
-    """What is in the tier."""
+    """The size of the remote log, and the time that it took to compute it."""
 
     size_bytes: int
     metadata_count: int
@@ -152,7 +153,8 @@ class RemoteLog(NamedTuple):
 
 @dataclass(slots=True)
 class GaugeSums:
-    """Gauges of the led partitions of a topic, or of all, added up; None: known of no partition."""
+    """Sums of gauges over the led partitions of one topic or of all topics. None when the value is
+    known for no partition."""
 
     copy_lag: Lag | None = None
     delete_lag: Lag | None = None
@@ -161,7 +163,7 @@ class GaugeSums:
     def add(
         self, copy_lag: Lag | None, delete_lag: Lag | None, remote_log: RemoteLog | None
     ) -> None:
-        """What is unknown adds nothing."""
+        """Add the gauges of a partition; None for an unknown gauge, which adds nothing."""
         if copy_lag is not None:
             self.copy_lag = Lag(*map(add, copy_lag, self.copy_lag or (0, 0)))
         if delete_lag is not None:
@@ -172,7 +174,7 @@ class GaugeSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookStats:
-    """The last look of a sidecar at its directories and its broker; None is unknown."""
+    """The last look of a sidecar at its directories and its broker; None means unknown."""
 
     broker_answers: bool | None
     partitions_without_leader: int | None
@@ -181,7 +183,7 @@ class LookStats:
 
 @dataclass(slots=True, kw_only=True)
 class OwnCounts:
-    """What Kafka does not count."""
+    """Counts that Kafka does not have."""
 
     segments_copied: int = 0
     unreadable_batches: int = 0
@@ -195,7 +197,7 @@ class OwnCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
-    """Everything at one moment, for an exporter. Meters stand in the order of `RemoteEvent`."""
+    """All values at one moment, for an exporter. Meters have the order of `RemoteEvent`."""
 
     totals: list[MeterSnapshot]
     topics: dict[str, list[int]]
@@ -222,14 +224,14 @@ class MetricsSnapshot:
     fetch_seconds: HistogramSnapshot | None
 
 
-# Their counters begin at 0, so that `increase` shows the first failure.
+# The counters of these errors begin at 0, so that `increase` shows the first failure.
 _USUAL_FAILURES = ("RemoteMetadataError", "RemoteStorageError")
 
 
 def pool_stats(
     name: str, pool: TaskPoolWatched, stuck_after_ms: int, failures: Counter[tuple[str, str]]
 ) -> TaskPoolStats:
-    """What is known of the pool `name` now."""
+    """Return the present state of the pool `name`."""
     running = pool.running()
     return TaskPoolStats(
         threads=pool.size,

@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from tierlog.node.connection import Client
 from tierlog.node.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -18,7 +20,10 @@ from tierlog.node.handlers import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -28,6 +33,7 @@ from tierlog.node.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -35,6 +41,8 @@ from tierlog.node.handlers import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from tierlog.node.node import Node
 
@@ -73,6 +81,11 @@ _HANDLERS: tuple[Handler, ...] = (
     delete_records,
     init_producer_id,
     offset_for_leader_epoch,
+    add_partitions_to_txn,
+    add_offsets_to_txn,
+    end_txn,
+    write_txn_markers,
+    txn_offset_commit,
     describe_configs,
     alter_configs,
     describe_log_dirs,
@@ -81,6 +94,9 @@ _HANDLERS: tuple[Handler, ...] = (
     incremental_alter_configs,
     offset_delete,
     describe_cluster,
+    describe_producers,
+    describe_transactions,
+    list_transactions,
     describe_topic_partitions,
 )
 

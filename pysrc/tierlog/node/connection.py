@@ -99,7 +99,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._received = bytearray()
         self._more: asyncio.Future[None] | None = None
-        self._answering: asyncio.Task[Sequence[Buffer] | None] | None = None
+        self._answering: asyncio.Task[Any] | None = None
         self._is_reading = self._is_gone = False
         self.phase = Phase.REQUEST
         # Since when the connection waits in this phase without any progress.
@@ -217,10 +217,9 @@ class Connection:
 
     async def _answer_watched(self, request: DecodedRequest) -> Sequence[Buffer] | None:
         """Return the answer; cancel it when the client disconnects meanwhile."""
-        answering = self._loop.create_task(self._service.answer(request))
-        self._answering = answering
+        self._answering = asyncio.current_task()
         try:
-            return await answering
+            return await self._service.answer(request)
         except asyncio.CancelledError:
             if self._is_gone:
                 return None

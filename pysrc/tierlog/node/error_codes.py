@@ -17,10 +17,12 @@ from tierlog.errors import (
     TierlogError,
 )
 
-__all__ = ["READ_ONLY", "ErrorCode", "error_code_of"]
+__all__ = ["MAX_PARTITIONS", "READ_ONLY", "ErrorCode", "error_code_of"]
 
 # What a client that wants to change something is told.
 READ_ONLY = "this server shows an archive, which is read only"
+# Most partitions of a topic, as Kafka's controller creates at a time.
+MAX_PARTITIONS = 10_000
 
 
 class ErrorCode(IntEnum):
@@ -37,6 +39,7 @@ class ErrorCode(IntEnum):
     OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_NOT_AVAILABLE = 15
     INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
     INVALID_REQUIRED_ACKS = 21
     ILLEGAL_GENERATION = 22
     INCONSISTENT_GROUP_PROTOCOL = 23
@@ -54,7 +57,13 @@ class ErrorCode(IntEnum):
     INVALID_CONFIG = 40
     INVALID_REQUEST = 42
     POLICY_VIOLATION = 44
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    INVALID_PRODUCER_ID_MAPPING = 49
+    INVALID_TRANSACTION_TIMEOUT = 50
+    CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    OPERATION_NOT_ATTEMPTED = 55
     KAFKA_STORAGE_ERROR = 56
     NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
@@ -65,7 +74,11 @@ class ErrorCode(IntEnum):
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     GROUP_SUBSCRIBED_TO_TOPIC = 86
+    UNSTABLE_OFFSET_COMMIT = 88
+    PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
+    TRANSACTIONAL_ID_NOT_FOUND = 105
+    TRANSACTION_ABORTABLE = 120
 
 
 # The first class that an error belongs to counts.

@@ -9,9 +9,14 @@ from typing import Protocol
 from tierlog.clock import Clock, SystemClock
 from tierlog.config import Config
 from tierlog.fetch.fetcher import Fetcher
+from tierlog.log.index_files import ProducerSnapshot
+from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.partition import Appended
 from tierlog.node.cluster_view import ClusterView, LogDirView
 from tierlog.node.groups.service import GroupService
+from tierlog.node.settings import NodeSettings, SettingChange
+from tierlog.node.transactions.service import TransactionService
+from tierlog.node.transactions.types import Partition
 from tierlog.reader.types import FetchView
 from tierlog.types import TopicIdPartition
 
@@ -53,8 +58,27 @@ class LocalTopics(Protocol):
     KeyError: the topic or partition does not exist, or exists when it is to be created.
     """
 
+    @property
+    def settings(self) -> NodeSettings:
+        """The settings in force."""
+        ...
+
     def cluster_view(self) -> ClusterView:
         """Return the latest view."""
+        ...
+
+    def alter_topic(
+        self, name: str, changes: Sequence[SettingChange], *, validate_only: bool
+    ) -> None:
+        """Change settings of a topic. ConfigError when it cannot have them, ValueError for a
+        request that is wrong by itself."""
+        ...
+
+    def alter_node(
+        self, node: str, changes: Sequence[SettingChange], *, validate_only: bool
+    ) -> None:
+        """Change dynamic settings of this node, of all nodes for an empty name; errors as
+        `alter_topic`."""
         ...
 
     def check_topic(self, name: str, partitions: int, settings: Mapping[str, str]) -> object:
@@ -65,12 +89,33 @@ class LocalTopics(Protocol):
         """Create a topic. ConfigError for its settings, ValueError for its name."""
         ...
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions, up to that number; ValueError when it has as many."""
+        ...
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic."""
         ...
 
-    def append(self, partition: TopicIdPartition, records: bytes) -> Appended:
-        """Append batches; AppendRefusedError when they may not be appended."""
+    def append(
+        self,
+        partition: TopicIdPartition,
+        records: bytes,
+        transaction_of: ProducerEpoch | None = None,
+    ) -> Appended:
+        """Append batches; AppendRefusedError when they may not be appended. ``transaction_of``: the
+        producer that may append transactional batches."""
+        ...
+
+    def write_marker(
+        self, partition: Partition, producer: ProducerEpoch, *, is_commit: bool, epoch: int
+    ) -> None:
+        """End the transaction of a producer in a partition; AppendRefusedError when that is not
+        possible."""
+        ...
+
+    def describe_producers(self, partition: TopicIdPartition) -> ProducerSnapshot:
+        """Return the producers of a partition; AppendRefusedError when it has stopped."""
         ...
 
     def delete_records(self, partition: TopicIdPartition, offset: int) -> int:
@@ -93,13 +138,15 @@ class CreatedTopic(Protocol):
 
 @dataclass(kw_only=True)
 class Node:
-    """One node. ``versions``: the lowest and highest version of each API, by its key. ``local``:
-    None for an archive, which is read-only."""
+    """One node. ``versions``: the lowest and highest version of each API, by its key. ``local``,
+    ``transactions``: None for an archive, which is read-only. ``config`` has the settings in force
+    now."""
 
     cluster: ClusterSource
     fetcher: Fetcher
     groups: GroupService
     local: LocalTopics | None = None
+    transactions: TransactionService | None = None
     config: Config = field(default_factory=Config)
     clock: Clock = field(default_factory=SystemClock)
     versions: Mapping[int, tuple[int, int]] = field(default_factory=dict)

@@ -88,8 +88,6 @@ class Server:
             idle_ms=settings.connections_max_idle_ms,
             stall_ms=settings.connection_stall_ms,
         )
-        self._max_connections = settings.max_connections
-        self._max_per_ip = settings.max_connections_per_ip
         self.requests = ByteBudget(settings.queued_max_request_bytes)
         self._connections: dict[asyncio.Task[None], Connection] = {}
         self._by_host: Counter[str] = Counter()
@@ -132,6 +130,8 @@ class Server:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._listener.close()
+        if self.node.transactions is not None:
+            await self.node.transactions.close()
         await self.node.groups.close()
 
     # -- clients
@@ -146,10 +146,16 @@ class Server:
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             host, port = str(address[0]), int(address[1])
-            if len(self._connections) >= self._max_connections:
-                self._refuse(sock, host, f"{self._max_connections} clients are connected")
-            elif self._by_host[host] >= self._max_per_ip:
-                self._refuse(sock, host, f"{self._max_per_ip} clients of this address")
+            if len(self._connections) >= self.node.config.node.max_connections:
+                self._refuse(
+                    sock, host, f"{self.node.config.node.max_connections} clients are connected"
+                )
+            elif self._by_host[host] >= self.node.config.node.max_connections_per_ip:
+                self._refuse(
+                    sock,
+                    host,
+                    f"{self.node.config.node.max_connections_per_ip} clients of this address",
+                )
             else:
                 self._serve(sock, host, port)
 
@@ -189,7 +195,7 @@ class Server:
         now_ms = self.node.clock.monotonic_ms()
         last_ms = self._reported_ms.get(host)
         if last_ms is None or now_ms - last_ms >= 1000:
-            if len(self._reported_ms) >= self._max_connections:
+            if len(self._reported_ms) >= self.node.config.node.max_connections:
                 self._reported_ms.clear()
             self._reported_ms[host] = now_ms
             self._report(f"{host}: {text}")

@@ -11,6 +11,7 @@ have ended differently.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,18 @@ class TransactionReader:
         # Offsets that were deleted before they were copied may have held the end of a transaction.
         self._gaps = None if metadata is None else KnownGaps(metadata)
 
-    def of_local(self, view: FetchView, read: LocalRead) -> tuple[AbortedTransaction, ...]:
-        """Return those that may have records in a local read, by first offset."""
+    def of_local(
+        self, view: FetchView, read: LocalRead, *, at_once: bool = False
+    ) -> tuple[AbortedTransaction, ...]:
+        """Return those that may have records in a local read, by first offset. `at_once`:
+        BlockingIOError when indexes have to be read."""
         if read.first_offset < 0:
+            return ()
+        if at_once:
+            if any(one.transaction_index_path is not None for one in view.log.segments):
+                raise BlockingIOError(
+                    errno.EAGAIN, "the transaction indexes are read from the disk"
+                )
             return ()
         indexes = _of_local_segments(view, read.segment_base, read.first_offset, read.next_offset)
         return _collect(indexes)

@@ -40,7 +40,7 @@ class BatchRun:
     """A scanned range that begins at byte `start_position` of the `.log` object of `segment`.
 
     Positions are those in the object. Columns are int64 views: ``base_offset``, ``last_offset``,
-    ``base_timestamp_ms``; row numbers are 0 to ``len(run)``.
+    ``base_timestamp_ms``; row numbers are 0 to ``len(run)``. ``is_checked``: CRCs were compared.
     """
 
     __slots__ = (
@@ -48,13 +48,14 @@ class BatchRun:
         "_incredible",
         "_mismatch",
         "_native",
-        "_path",
         "_position",
         "_segment",
         "base_offset",
         "base_timestamp_ms",
         "end_position",
+        "is_checked",
         "last_offset",
+        "path",
         "start_position",
         "stop_position",
         "view",
@@ -73,7 +74,8 @@ class BatchRun:
         native = _core.scan_segment(view, 0, None, verify_crc, False, False)
         columns = dict(native.columns())
         self._native = native
-        self._path = path
+        self.path = path
+        self.is_checked = verify_crc
         self.view = view
         self.start_position = start_position
         self.end_position = start_position + view.nbytes
@@ -149,7 +151,7 @@ class BatchRun:
             _row, expected, found = self._mismatch
             return CorruptDataError(
                 reason="wrong_batch",
-                path=self._path,
+                path=self.path,
                 position=self.stop_position,
                 expected=f"the batch with checksum {expected:#010x} that was copied",
                 found=f"a sound batch with checksum {found:#010x}",
@@ -159,7 +161,7 @@ class BatchRun:
             segment = self._segment
             return CorruptDataError(
                 reason="wrong_segment",
-                path=self._path,
+                path=self.path,
                 position=self.stop_position,
                 expected=f"offsets that ascend from {segment.start_offset} to {segment.end_offset}",
                 found=f"a batch of offsets {self.base_offset[self._count]} to "
@@ -168,7 +170,7 @@ class BatchRun:
             )
         return CorruptDataError(
             reason=self._native.stop_reason,
-            path=self._path,
+            path=self.path,
             position=self.stop_position,
             expected=self._native.stop_expected,
             found=self._native.stop_found,

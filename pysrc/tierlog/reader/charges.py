@@ -1,9 +1,9 @@
 """Charges the bytes of `.log` objects to quotas when they are requested (KIP-956).
 
-Each read names its payer. A request is charged before it is sent, and not sent while the payer's
-quota is used up. Bytes that were read ahead or kept cost nothing. Further requests of the same read
-are charged without asking: the rest of a large batch, or damaged bytes again. Otherwise a small
-quota could refuse the rest of a batch for ever.
+Each read names its payer. A request is charged before it is sent, and it is not sent while the
+payer's quota is used up. Bytes that were read ahead or kept are not charged again. A read may need
+further requests, for the rest of a large batch or to read damaged bytes again. These are charged
+but always sent. Otherwise a small quota could refuse the rest of a batch for ever.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ class Payer(Protocol):
 
     @property
     def is_limited(self) -> bool:
-        """Whether a request has to ask before it is sent."""
+        """Whether the quota may refuse or delay a request."""
         ...
 
     @property
     def count(self) -> Callable[[int], object] | None:
-        """Counts bytes of a request without asking; None when nothing is counted."""
+        """Return a function that counts bytes of a request that is sent in any case. None when no
+        bytes are counted."""
         ...
 
     def charge(self, size_bytes: int) -> bool:
-        """Count a request of the reader; False when it must not be sent. May wait for the quota."""
+        """Count a request of the reader. Return False when it must not be sent. This may wait for
+        the quota."""
         ...
 
     def charge_ahead(self, size_bytes: int) -> bool:
-        """Count a request of read-ahead; False when it must not be sent. Never waits. With 0 bytes:
-        whether the quota has room."""
+        """Count a request of read-ahead. Return False when it must not be sent. This never waits.
+        With 0 bytes, return whether the quota has room."""
         ...
 
 
@@ -61,7 +63,7 @@ class FetchQuota(Protocol):
 
     @property
     def is_limited(self) -> bool:
-        """Whether a request has to ask before it is sent."""
+        """Whether the quota may refuse or delay a request."""
         ...
 
     def record(self, size_bytes: int) -> None:
@@ -73,7 +75,7 @@ class FetchQuota(Protocol):
         ...
 
     def transfer(self, size_bytes: int) -> AbstractContextManager[Transfer]:
-        """Return a transfer of that size, which waits until it may begin."""
+        """Return a transfer of that size. It waits until it may begin."""
         ...
 
 

@@ -1,8 +1,8 @@
 """Finds where readers of committed records stop, and which records they leave out.
 
-They stop at the last stable offset, which is the first offset of the oldest open transaction. Below
-it they leave out the batches of aborted transactions: those whose producer and offsets a
-transaction index lists.
+These readers stop at the last stable offset, which is the first offset of the oldest open
+transaction. Below it they leave out the batches of aborted transactions. A transaction index lists
+the producers and offsets of these batches.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _Aborted = tuple[AbortedTransaction, ...]
 class StableLog:
     """A directory's log at one moment, with its last stable offset and aborted transactions.
 
-    ``last_stable_offset`` assumes that everything in the directory lies below the high watermark,
-    which the directory does not show.
+    ``last_stable_offset`` assumes that all records in the directory are below the high watermark,
+    because the directory does not show the high watermark.
     """
 
     log: PartitionLog
@@ -68,8 +68,8 @@ class StableLog:
         the first transaction that was open before the damage: later records may belong to
         transactions whose end is unknown.
 
-        The transaction index of a running broker may lag behind its log, so it is rebuilt from the
-        bytes that show the offset.
+        The transaction index of a running broker may lag behind its log. So it is rebuilt from the
+        same bytes from which the last stable offset is found.
         """
         start = log.log_start_offset or 0
         if not log.segments:
@@ -120,7 +120,7 @@ class StableLog:
         )
 
     def view(self, lineage: LeaderEpochs | None = None) -> FetchView:
-        """Return the view that a fetch has of it, without the active segment."""
+        """Return the view of this log that a fetch uses, without the active segment."""
         log = replace(
             self.log,
             segments=tuple(one for one in self.log.segments if not one.is_active),
@@ -138,7 +138,7 @@ class StableLog:
     def aborted_in(self, segment: SegmentFiles) -> _Aborted:
         """Return the aborted transactions that may have records in a segment of the directory.
 
-        VanishedError when files were deleted meanwhile.
+        Raises VanishedError when files were deleted meanwhile.
         """
         # A read of a directory starts sooner without these modules.
         from tierlog.reader.aborted import TransactionReader
@@ -160,7 +160,8 @@ def _rebuild_up_to_damage(
     producer_snapshot: bytes | None,
     report: Callable[[LostRecords], object],
 ) -> RebuiltIndexes:
-    """Return the indexes of a segment; report damage, then return those of the batches before."""
+    """Return the indexes of a segment. If it is damaged, report this, and return the indexes of the
+    batches before the damage."""
     rebuild = partial(
         rebuild_indexes,
         handle,
@@ -193,7 +194,7 @@ class RemoteAborted:
         lineage: LeaderEpochs,
         beyond: StableLog,
     ) -> None:
-        """``beyond`` is the directory that continues the tier."""
+        """``beyond`` is the log of the directory, which holds the offsets after the tier."""
         self._transactions = transactions
         self._partition = partition
         self._view = beyond.view(lineage)
@@ -202,7 +203,8 @@ class RemoteAborted:
         self._aborted: _Aborted = ()
 
     def of(self, read: RemoteRead) -> _Aborted:
-        """Return those that may have records in the segment, from this read on."""
+        """Return the aborted transactions that may have records in the segment from this read
+        on."""
         segment = read.segment
         assert segment is not None
         if self._segment_id != segment.segment_id:

@@ -44,7 +44,8 @@ class LostRecords:
 
 
 OnCorrupt = Literal["fail", "skip"] | Callable[[LostRecords], object]
-"""What a reader does at damage: raise the error, pass over it, or call a function and go on."""
+"""The action of a reader at damage: raise the error, skip the damage, or call a function and then
+skip it."""
 
 
 _MAX_OFFSET = 2**63 - 1
@@ -67,8 +68,8 @@ def raise_damage(lost: LostRecords) -> None:
 
 
 class NextBatch(NamedTuple):
-    """The first sound batch after a damaged one: its position and base offset, and the last offset
-    that the damaged batches before it may hold, None when that is unknown."""
+    """The first sound batch after a damaged one: its position and its base offset. The third field
+    is the last offset that the damaged batches may hold; None when it is unknown."""
 
     position: int
     offset: int
@@ -80,15 +81,15 @@ def find_next_batch(
 ) -> NextBatch:
     """Find the first sound batch after the damaged one at `position`, which holds `offset`.
 
-    Without a sound batch, return the end of the `size_bytes` bytes and `next_base_offset`, the
-    offset of what follows them.
+    If there is no sound batch, return the end of the `size_bytes` bytes and `next_base_offset`,
+    which is the offset of the batch after these bytes.
     """
     limit = _MAX_OFFSET if next_base_offset is None else next_base_offset
     table = scan_segment(source, position, verify_crc=False)
     claimed = int(table.last_offset[0]) if len(table) else -1
     # No checksum covers the base offset, so the header may lie about it.
     claimed_offset = claimed if offset <= claimed < limit else None
-    # A batch that the following one contradicts has a wrong base offset itself.
+    # If the next batch contradicts a batch, the base offset of the first of them is wrong.
     leaps = len(table) == 2 and table.stop_reason is StopReason.OFFSET_ORDER
     if len(table) > 1 and not leaps and offset <= (base := int(table.base_offset[1])) < limit:
         last = base - 1 if claimed_offset is None else min(claimed_offset, base - 1)
@@ -117,9 +118,9 @@ def decode_past_damage(
     include_control: bool,
     max_decompressed_bytes: int,
 ) -> Iterator[RecordColumns]:
-    """Yield the records of all sound batches of `source`, a range of a segment with the offsets
-    from `offset` up to, not including, `next_base_offset`. `report` receives each error and the
-    offsets that are lost by it, both ends included."""
+    """Yield the records of all sound batches of `source`, which is a range of a segment. It has the
+    offsets from `offset` up to, not including, `next_base_offset`. `report` receives each error
+    with the first and the last offset that are lost by it."""
     position = 0
     while position < source.nbytes:
         error = _find_wrong_offset(source, position, offset, next_base_offset)
@@ -157,8 +158,9 @@ def decode_past_damage(
 def _find_wrong_offset(
     source: memoryview, position: int, offset: int, next_base_offset: int
 ) -> CorruptDataError | None:
-    """Return the error of the first batch whose offsets lie outside of the range, or above those of
-    a batch after it that could follow the batch before it. No checksum covers the base offset."""
+    """Return the error of the first batch with wrong offsets. They are wrong if they are outside of
+    the range. They are also wrong if the next batch has lower offsets and could directly follow the
+    batch before. This is checked because no checksum covers the base offset."""
     table = scan_segment(source, position, verify_crc=False)
     if not len(table):
         return None

@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 OnGap = Literal["fail", "skip"] | Callable[[GapError], object]
-"""What a reader does at a gap: raise the error, pass over it, or call a function and go on."""
+"""The action of a reader at a gap: raise the error, skip the gap, or call a function and then skip
+it."""
 
 GapStartOf = Callable[[RemoteLogSegmentMetadata], int | None]
 """Returns the gap start offset that is stored with a segment. It is called only where offsets seem
@@ -70,9 +71,10 @@ def missing_offsets(
     """Return the gaps of a partition, by offset.
 
     The tier should hold the offsets of `lineage` (None: of any leader epoch) from
-    `log_start_offset` up to, not including, `end_offset`. Without `log_start_offset` nothing is
-    missing before the first segment, without `end_offset` nothing after the last one. Before a
-    segment that knows a gap start offset nothing is missing from there on: the log had deleted it.
+    `log_start_offset` up to, not including, `end_offset`. If `log_start_offset` is None, there is
+    no gap before the first segment. If `end_offset` is None, there is no gap after the last one. If
+    a segment has a gap start offset, the offsets from there up to the segment are not missing,
+    because the log had deleted them before they could be copied.
     """
     held = sorted(
         (
@@ -97,7 +99,7 @@ def missing_offsets(
 
 
 class KnownGaps:
-    """`missing_offsets` of the partitions of a metadata manager, kept while nothing changes."""
+    """Remembers `missing_offsets` of each partition until its metadata changes."""
 
     def __init__(
         self, metadata: RemoteLogMetadataManager, gap_start_of: GapStartOf | None = None
@@ -114,8 +116,8 @@ class KnownGaps:
         log_start_offset: int | None = None,
         end_offset: int | None = None,
     ) -> list[Gap]:
-        """Return the gaps by offset. A segment that is being deleted leaves none: retention
-        removes it."""
+        """Return the gaps by offset. The offsets of a segment that is being deleted are no gap,
+        because retention removes the segment."""
         state = (
             self._metadata.changes(partition),
             lineage,
@@ -169,7 +171,7 @@ def gap_error(partition: TopicIdPartition, first_offset: int, last_offset: int |
 
 
 def unknown_end(partition: TopicIdPartition, offset: int) -> GapError:
-    """Return the error for a log that goes on at `offset` to an unknown end."""
+    """Return the error for a log that continues at `offset` and whose end is unknown."""
     hint = (
         "a .log object there has no .indexes object: it is being copied, or tierlog index rebuild "
         "makes it again; --on-gap skip (on_gap, onGap) reads what is before it"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Indexes", "KeptIndexes"]
 
-# Has the indexes of segments and gets others from the store.
+# Keeps indexes of segments, and gets missing indexes from the store.
 Indexes: TypeAlias = "RemoteIndexCache | KeptIndexes"
 
 _KEPT_ENTRIES = 64
@@ -24,10 +24,11 @@ _KEPT_BYTES = 8 << 20
 
 
 class KeptIndexes:
-    """A `RemoteIndexCache` without disk and clock: it keeps the entries that were loaded last.
+    """A `RemoteIndexCache` without disk and clock. It keeps the entries that were loaded last.
 
-    Any thread. There is no lock, so that a child process can go on with it whatever another thread
-    was doing at the fork. Two threads that miss the same segment both ask the store.
+    Any thread may use it. It has no lock, because a lock that another thread holds at a fork would
+    never be released in the child process. If two threads need the indexes of the same segment at
+    once, both request them from the store.
     """
 
     def __init__(self, storage: RemoteStorageManager) -> None:
@@ -40,8 +41,8 @@ class KeptIndexes:
         return key_of(segment_id) in self._entries
 
     def get(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
-        """Return the verified indexes of that segment, by a request if necessary. The errors are
-        those of `RemoteIndexCache.get`."""
+        """Return the verified indexes of that segment, and request them if necessary. Raises the
+        same errors as `RemoteIndexCache.get`."""
         key = key_of(segment.segment_id)
         entry = self._entries.get(key)
         if entry is None:
@@ -52,11 +53,11 @@ class KeptIndexes:
         return entry
 
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
-        """Forget that segment; return whether it was here."""
+        """Forget the indexes of that segment. Return whether they were kept."""
         return self._entries.pop(key_of(segment_id), None) is not None
 
     def clear(self) -> None:
-        """Forget all of them."""
+        """Forget all indexes."""
         self._entries.clear()
 
     def _keep(self, key: IndexKey, entry: RemoteIndexEntry) -> None:

@@ -1,7 +1,8 @@
 """Finds the offsets of a remote segment that belong to the log's history.
 
-A deposed leader may have written and uploaded offsets that its successor wrote, too. Those are not
-part of the log. Kafka drops the whole segment then; here only these offsets are left out.
+A deposed leader may have written and uploaded offsets that the next leader wrote again. The records
+of the deposed leader are then not part of the log. Kafka drops the whole segment; here only these
+offsets are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["extended", "newest_segment", "ranges_archived", "ranges_in_lineage"]
 
 def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
     """Return ``local``, extended below its first entry by the ``known`` epochs of the same log.
-    From its first entry on only ``local`` counts: other entries were truncated.
+    From the first entry of ``local`` on, only ``local`` is used, because other entries were
+    truncated.
     """
     if not local.entries:
         return local
@@ -30,8 +32,8 @@ def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
 
 
 def newest_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
-    """Return the last segment of the latest leader. Its leader epochs are the log's history as far
-    as these segments know it. ValueError without any segment."""
+    """Return the last segment of the latest leader. Its leader epochs are the history of the log,
+    as far as these segments have it. Raises ValueError if there are no segments."""
     return max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
 
 
@@ -45,7 +47,7 @@ def ranges_in_lineage(
         known = lineage.offsets_of(epoch, end + 1)
         if known is None:
             continue
-        # Records before a lineage that begins inside the segment were deleted.
+        # If the lineage begins inside the segment, the records before were deleted.
         first, last = max(start, known[0]), min(end, known[1] - 1)
         if ranges and ranges[-1][1] + 1 == first:
             ranges[-1] = (ranges[-1][0], last)
@@ -59,9 +61,10 @@ def ranges_archived(
 ) -> list[tuple[int, int]]:
     """Return the inclusive offset ranges of `segment` that need no other copy.
 
-    These are `ranges_in_lineage`, and the offsets of the segment before the lineage begins: two
-    logs that have an offset in the same leader epoch have the same records before it. A broker that
-    deletes records moves the start of its lineage at once and the log start offset later.
+    These are `ranges_in_lineage`, and the offsets of the segment before the lineage begins. For if
+    two logs have the same offset in the same leader epoch, they have the same records before it. A
+    broker that deletes records advances the start of its lineage at once, and the log start offset
+    later.
     """
     ranges = ranges_in_lineage(segment, lineage)
     if ranges and ranges[0][0] == lineage.entries[0].start_offset:

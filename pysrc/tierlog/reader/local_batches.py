@@ -1,21 +1,26 @@
 """Reads whole batches from a log directory, strictly read only, by `pread`.
 
-The offset index of a segment leads to a position near the batch. A damaged or wrong index costs a
+A read goes on where an earlier one has ended. Elsewhere the offset index of a segment leads to a
+position near the batch. A wrong position, of a damaged index or a log that has changed, costs a
 walk over the headers. Every returned batch was checked.
 """
 
 from __future__ import annotations
 
+import errno
+import threading
 from bisect import bisect_right
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tierlog.errors import CorruptDataError
+from tierlog.errors import CorruptDataError, TierlogError
 from tierlog.log.files import SegmentHandle
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.same_log import VanishedError, require_same_topic
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.reader.batch_run import BatchRun
+from tierlog.reader.memory import FetchMemory
 from tierlog.reader.positions import LocalPositions, position_by_headers
 from tierlog.reader.types import FetchView
 from tierlog.types import StopReason
@@ -23,11 +28,19 @@ from tierlog.types import StopReason
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["LocalBatchReader", "LocalRead"]
+__all__ = ["LocalBatchReader", "LocalRead", "MemoryFullError"]
 
 # Two index entries are up to `log.index.interval.bytes` and two batches apart.
 _SLACK_BYTES = 16 << 10
 _MAX_OFFSET = 2**63 - 1
+# The number of ends of reads that are kept: about one for each consumer of a partition.
+_MAX_ENDS = 4096
+
+
+class MemoryFullError(TierlogError):
+    """Records that were read before take up the memory; try again."""
+
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +66,28 @@ class _Range(NamedTuple):
     end_offset: int
 
 
-class LocalBatchReader:
-    """Reads batches from log directories; keeps the offset indexes that were used last."""
+class _Asked(NamedTuple):
+    """What `LocalBatchReader.read_batches` is asked for."""
 
-    def __init__(self, max_indexes: int = 512) -> None:
+    offset: int
+    max_bytes: int
+    upper_offset: int
+    minimum_one: bool
+    at_once: bool
+    memory: FetchMemory | None
+
+
+class LocalBatchReader:
+    """Reads batches from log directories; keeps the offset indexes that were used last, and where
+    reads have ended. Any thread.
+
+    With ``memory`` records count until the last view of them is gone.
+    """
+
+    def __init__(self, max_indexes: int = 512, memory: FetchMemory | None = None) -> None:
+        self._memory = memory
         self._positions = LocalPositions(max_indexes)
+        self._ends = _Ends()
 
     def read_batches(
         self,
@@ -67,13 +97,18 @@ class LocalBatchReader:
         upper_offset: int,
         *,
         minimum_one: bool,
+        at_once: bool = False,
     ) -> LocalRead:
         """Return the batches from the one that holds `offset` on, or from the next one after a gap.
 
         They are of one segment, take at most `max_bytes`, and end below `upper_offset`;
         `minimum_one` brings the first one whatever its size. CorruptDataError for damage,
         VanishedError when the files were replaced, OSError when they cannot be read.
+        MemoryFullError when the memory is used up; it never waits for memory. `at_once` raises
+        BlockingIOError instead of reading from the disk.
         """
+        if offset >= upper_offset:
+            return LocalRead()
         segments = view.log.segments
         first = bisect_right(segments, offset, key=lambda one: one.base_offset) - 1
         if first < 0 and segments:
@@ -84,98 +119,133 @@ class LocalBatchReader:
         for segment in segments[max(first, 0) :]:
             if segment.base_offset >= upper_offset:
                 break
-            found = self._read_segment(
-                view.log, segment, offset, max_bytes, upper_offset, minimum_one
-            )
+            asked = _Asked(offset, max_bytes, upper_offset, minimum_one, at_once, self._memory)
+            found = self._read_segment(view.log, segment, asked)
             if found is not None:
                 return found
         return LocalRead()
 
     def _read_segment(
-        self,
-        log: PartitionLog,
-        segment: SegmentFiles,
-        offset: int,
-        max_bytes: int,
-        upper_offset: int,
-        minimum_one: bool,
+        self, log: PartitionLog, segment: SegmentFiles, asked: _Asked
     ) -> LocalRead | None:
-        """Read from one segment; None when no batch of it reaches `offset`."""
+        """Read from one segment; None when no batch of it reaches the offset."""
         try:
             with segment.open() as handle:
                 require_same_topic(log)
                 _require_same_file(segment, handle)
-                run, row = self._find_batch(segment, handle, offset, max_bytes)
-                if row == len(run):
-                    return None
-                end = run.end_row(row, max_bytes, upper_offset - 1, minimum_one=minimum_one)
-                return _check_batches(run, row, end, segment, handle)
+                run, row = self._find_batch(segment, handle, asked)
         except FileNotFoundError as error:
             raise VanishedError(f"{segment.log_path}: gone meanwhile: {error}") from error
+        if row == len(run):
+            return None
+        last_offset = asked.upper_offset - 1
+        end = run.end_row(row, asked.max_bytes, last_offset, minimum_one=asked.minimum_one)
+        read = _local_read(segment, run, row, end)
+        self._ends.keep(segment, read)
+        return read
 
     def _find_batch(
-        self, segment: SegmentFiles, handle: SegmentHandle, offset: int, max_bytes: int
+        self, segment: SegmentFiles, handle: SegmentHandle, asked: _Asked
     ) -> tuple[BatchRun, int]:
-        """Return a range with the batch that reaches `offset`, and its row; the row is past the end
-        when none does. Its batches were not checked."""
-        position = self._positions.find(segment, offset)
+        """Return a range with the batch that reaches the offset, and its row; the row is past the
+        end when none does."""
+        position = self._position(segment, asked)
         try:
-            run, row = self._scan_from(segment, handle, position, offset, max_bytes)
+            run, row = _scan_from(segment, handle, position, asked)
         except CorruptDataError:
             if position == 0:
                 raise
         else:
-            # The batch that the index points at begins at or below the offset.
-            if position == 0 or (len(run) and (row > 0 or run.base_offset[0] <= offset)):
+            # The batch at the position begins at or below the offset, unless the index is wrong.
+            if position == 0 or (len(run) and (row > 0 or run.base_offset[0] <= asked.offset)):
                 return run, row
-        return self._scan_from(
-            segment, handle, position_by_headers(handle, offset), offset, max_bytes
-        )
+        if asked.at_once:
+            raise BlockingIOError(errno.EAGAIN, "a walk over the headers reads the disk")
+        return _scan_from(segment, handle, position_by_headers(handle, asked.offset), asked)
 
-    def _scan_from(
-        self,
-        segment: SegmentFiles,
-        handle: SegmentHandle,
-        position: int,
-        offset: int,
-        max_bytes: int,
-    ) -> tuple[BatchRun, int]:
-        """Scan range after range from the batch at `position` on; see `_find_batch`."""
-        size_bytes = handle.size_bytes
-        window = max(max_bytes, 0) + _SLACK_BYTES
-        while True:
-            run = _scan_range(segment, handle, position, min(window, size_bytes - position))
-            row = run.row_reaching(offset)
-            if row < len(run):
-                wanted_end = min(run.position_of(row) + max_bytes, size_bytes)
-                if row == 0 or run.end_position >= wanted_end:
-                    return run, row
-                # Batches before the offset took up the range: read again from the right one on.
-                position, window = run.position_of(row), max(max_bytes, 0) + _SLACK_BYTES
-                continue
-            at_end = run.end_position >= size_bytes
-            if at_end and run.stop_reason is StopReason.END:
+    def _position(self, segment: SegmentFiles, asked: _Asked) -> int:
+        """Return the position from which to look for the offset."""
+        if asked.offset <= segment.base_offset:
+            return 0
+        known = self._ends.find(segment, asked.offset)
+        if known is not None:
+            return known
+        if asked.at_once:
+            raise BlockingIOError(errno.EAGAIN, "the offset index is read from the disk")
+        return self._positions.find(segment, asked.offset)
+
+
+class _Ends:
+    """The positions at which reads have ended, by file and next offset. Any thread.
+
+    A position is only a hint: the file may have been truncated.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: OrderedDict[tuple[str, int, int], int] = OrderedDict()
+
+    def find(self, segment: SegmentFiles, offset: int) -> int | None:
+        """Return the position of `offset` if a read has ended there."""
+        return self._positions.get(_end_key(segment, offset))
+
+    def keep(self, segment: SegmentFiles, read: LocalRead) -> None:
+        """Keep the end of a read."""
+        if read.first_offset < 0:
+            return
+        key = _end_key(segment, read.next_offset)
+        with self._lock:
+            self._positions[key] = read.end_position
+            self._positions.move_to_end(key)
+            while len(self._positions) > _MAX_ENDS:
+                self._positions.popitem(last=False)
+
+
+def _end_key(segment: SegmentFiles, offset: int) -> tuple[str, int, int]:
+    inode = segment.identity.inode if segment.identity is not None else -1
+    return segment.log_path, inode, offset
+
+
+def _scan_from(
+    segment: SegmentFiles, handle: SegmentHandle, position: int, asked: _Asked
+) -> tuple[BatchRun, int]:
+    """Scan range after range from the batch at `position` on; see `_find_batch`."""
+    size_bytes = handle.size_bytes
+    offset, max_bytes = asked.offset, max(asked.max_bytes, 0)
+    window = max_bytes + _SLACK_BYTES
+    while True:
+        run = _scan_range(segment, handle, position, min(window, size_bytes - position), asked)
+        row = run.row_reaching(offset)
+        if row < len(run):
+            wanted_end = min(run.position_of(row) + asked.max_bytes, size_bytes)
+            if row == 0 or run.end_position >= wanted_end:
                 return run, row
-            if run.stop_reason not in (
-                StopReason.END,
-                StopReason.TORN_TAIL,
-                StopReason.ZERO_TAIL,
-            ):
+            # The range held mostly batches before the offset: read again from that of the offset.
+            position, window = run.position_of(row), max_bytes + _SLACK_BYTES
+            continue
+        at_end = run.end_position >= size_bytes
+        if at_end and run.stop_reason is StopReason.END:
+            return run, row
+        if run.stop_reason not in (
+            StopReason.END,
+            StopReason.TORN_TAIL,
+            StopReason.ZERO_TAIL,
+        ):
+            raise run.damage()
+        if at_end or run.stop_reason is StopReason.ZERO_TAIL:
+            if not segment.is_active:
                 raise run.damage()
-            if at_end or run.stop_reason is StopReason.ZERO_TAIL:
-                if not segment.is_active:
-                    raise run.damage()
+            return run, row
+        if len(run):
+            position = run.stop_position
+            continue
+        claimed = run.claimed_size()
+        if claimed is None or not 0 < claimed <= size_bytes - position:
+            if segment.is_active and claimed is not None and claimed > 0:
+                # The broker is writing the batch at this moment.
                 return run, row
-            if len(run):
-                position = run.stop_position
-                continue
-            claimed = run.claimed_size()
-            if claimed is None or not 0 < claimed <= size_bytes - position:
-                if segment.is_active and claimed is not None and claimed > 0:
-                    # The broker is writing the batch at this moment.
-                    return run, row
-                raise run.damage()
-            window = claimed
+            raise run.damage()
+        window = claimed
 
 
 def _require_same_file(segment: SegmentFiles, handle: SegmentHandle) -> None:
@@ -189,47 +259,53 @@ def _require_same_file(segment: SegmentFiles, handle: SegmentHandle) -> None:
 
 
 def _scan_range(
-    segment: SegmentFiles, handle: SegmentHandle, position: int, size_bytes: int
+    segment: SegmentFiles, handle: SegmentHandle, position: int, size_bytes: int, asked: _Asked
 ) -> BatchRun:
-    data = handle.read_at(position, size_bytes)
+    """Scan a range. Its batches are checked, unless damage hides the one that is asked for."""
+    data = _read_range(handle, position, size_bytes, asked)
     if len(data) < size_bytes and not segment.is_active:
         raise VanishedError(f"{handle.path}: became shorter while it was read")
     end = _MAX_OFFSET if segment.next_base_offset is None else segment.next_base_offset - 1
-    return BatchRun(
-        memoryview(data),
-        position,
-        _Range(segment.base_offset, end),
-        handle.path,
-        verify_crc=False,
-    )
+    offsets = _Range(segment.base_offset, end)
+    run = BatchRun(data, position, offsets, handle.path)
+    if run.stop_reason is StopReason.BAD_CRC and run.row_reaching(asked.offset) == len(run):
+        return BatchRun(data, position, offsets, handle.path, verify_crc=False)
+    return run
 
 
-def _check_batches(
-    run: BatchRun, row: int, end: int, segment: SegmentFiles, handle: SegmentHandle
-) -> LocalRead | None:
-    """Return the batches from `row` up to `end`, up to the first damaged one, whose error is raised
-    when it is at `row`."""
-    if end == row:
-        return LocalRead(
-            segment_base=segment.base_offset,
-            start_position=run.position_of(row),
-            end_position=run.position_of(row),
+def _read_range(handle: SegmentHandle, position: int, size_bytes: int, asked: _Asked) -> memoryview:
+    """Read a range, which counts for the memory until the last view of it is gone."""
+    read = handle.read_cached_at if asked.at_once else handle.read_at
+    if asked.memory is None or not size_bytes:
+        return memoryview(read(position, size_bytes))
+    permit = asked.memory.try_acquire(size_bytes)
+    if permit is None:
+        raise MemoryFullError(
+            f"answers that clients have not taken hold {asked.memory.used_bytes} of "
+            f"{asked.memory.limit_bytes} bytes (tierlog.fetch.local.memory.bytes)"
         )
-    start_position = run.position_of(row)
-    records = run.bytes_of(row, end)
-    sound = BatchRun(
-        records,
-        start_position,
-        _Range(segment.base_offset, _MAX_OFFSET),
-        handle.path,
-    )
-    if not len(sound):
-        raise sound.damage()
+    return permit.hold(read(position, size_bytes))
+
+
+def _local_read(segment: SegmentFiles, run: BatchRun, row: int, end: int) -> LocalRead:
+    """Return the batches from `row` up to `end`; unchecked ones up to the first damaged one, whose
+    error is raised when it is at `row`."""
+    if end == row:
+        position = run.position_of(row)
+        return LocalRead(
+            segment_base=segment.base_offset, start_position=position, end_position=position
+        )
+    if not run.is_checked:
+        offsets = _Range(segment.base_offset, _MAX_OFFSET)
+        run = BatchRun(run.bytes_of(row, end), run.position_of(row), offsets, run.path)
+        row, end = 0, len(run)
+        if not end:
+            raise run.damage()
     return LocalRead(
-        records=sound.bytes_of(0, len(sound)),
-        first_offset=sound.base_offset[0],
-        next_offset=sound.last_offset[len(sound) - 1] + 1,
+        records=run.bytes_of(row, end),
+        first_offset=run.base_offset[row],
+        next_offset=run.last_offset[end - 1] + 1,
         segment_base=segment.base_offset,
-        start_position=start_position,
-        end_position=sound.position_of(len(sound)),
+        start_position=run.position_of(row),
+        end_position=run.position_of(end),
     )

@@ -44,11 +44,11 @@ _MAX_INDEX_BYTES = 64 << 20
 
 
 class LocalReader:
-    """Reads a broker's log directories. Records above the high watermark are read, too: a directory
-    does not show the high watermark of a running broker.
+    """Reads a broker's log directories. Records above the high watermark are read, too, because a
+    directory does not show the high watermark of a running broker.
 
-    Readers of committed records read the active segment once before the first record. It shows
-    where they stop, and which of its transactions were aborted.
+    A reader of committed records first reads the active segment once. It shows the last stable
+    offset, at which the reader stops, and the aborted transactions of the segment.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class LocalReader:
         config: LogConfig | None = None,
         on_corrupt: OnCorrupt = "fail",
     ) -> None:
-        """`config` bounds the size that one batch may open to. ``on_corrupt`` decides what happens
+        """`config` limits the decompressed size of one batch. ``on_corrupt`` decides what happens
         at damage."""
         self._logs = logs
         self._report_damage = damage_handler(on_corrupt)
@@ -138,8 +138,8 @@ class LocalReader:
     ) -> Iterator[RecordColumns]:
         """See `LogReader`. ``stable`` is the log of a reader of committed records.
 
-        FileNotFoundError or VanishedError when segments or the whole topic were deleted meanwhile,
-        also when another topic has taken the name.
+        Raises FileNotFoundError or VanishedError when segments or the whole topic were deleted
+        meanwhile, even if there is another topic with the same name now.
         """
         log = self._find_log(topic, partition) if stable is None else stable.log
         if stable is None and self._committed:
@@ -164,8 +164,8 @@ class LocalReader:
                 _check_end(log)
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`. CorruptDataError when the directory ends before its high watermark, or
-        before a batch that the offset index of the active segment knows."""
+        """See `LogReader`. Raises CorruptDataError when the log in the directory ends before its
+        high watermark, or before a batch that is in the offset index of the active segment."""
         _check_end(self._find_log(topic, partition))
 
     def topic_id(self, topic: str, partition: int) -> str | None:
@@ -179,7 +179,7 @@ class LocalReader:
         return log.topic_id
 
     def start_offset(self, topic: str, partition: int) -> int | None:
-        """Return the first offset in the directory; None without a segment of the partition."""
+        """Return the first offset in the directory; None when the partition has no segment."""
         try:
             log = self._find_log(topic, partition)
         except OutOfRangeError:
@@ -189,7 +189,7 @@ class LocalReader:
         return max(log.log_start_offset or 0, log.segments[0].base_offset)
 
     def recorded_log_start(self, topic: str, partition: int) -> int:
-        """Return the log start offset in the broker's checkpoint; 0 without one."""
+        """Return the log start offset in the broker's checkpoint; 0 when it has none."""
         try:
             return self._find_log(topic, partition).recorded_log_start or 0
         except OutOfRangeError:
@@ -203,7 +203,7 @@ class LocalReader:
         return StableLog.of(log, earlier, self._report_damage)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """See `LogReader`; scans the headers of segment after segment."""
+        """See `LogReader`. This scans the batch headers of one segment after another."""
         log = self._find_log(topic, partition)
         start = log.log_start_offset or 0
         for segment in log.segments:
@@ -243,8 +243,9 @@ class LocalReader:
         *,
         include_control: bool = False,
     ) -> Iterator[RecordColumns]:
-        """Yield the records from the batch of `offset` to that of `end_offset`. Sound records come
-        before the error of a damaged batch, and after it if the reader passes over damage."""
+        """Yield the records from the batch that holds `offset` to the batch that holds
+        `end_offset`. The records before a damaged batch are yielded before its error is raised. If
+        the reader skips damage, the records after the batch are yielded, too."""
         with segment.open() as handle:
             require_same_topic(log)
             position, known = 0, max(offset, segment.base_offset)
@@ -271,17 +272,17 @@ class LocalReader:
         known: int,
         error: CorruptDataError,
     ) -> tuple[int, int]:
-        """Report the damage of `error`, after the sound batches up to `position`, from offset
-        `known` on. Return the position and the offset at which the read goes on."""
+        """Report the damage of `error`. Return the position and the offset at which the read
+        continues. The batches up to `position` are sound, and the first lost offset is `known`."""
         size_bytes, next_base = handle.size_bytes, segment.next_base_offset
         last = None if next_base is None else next_base - 1
         after = NextBatch(size_bytes, max(known, next_base or 0), last)
-        # The batch begins here that holds the byte of the error.
+        # At `start` begins the batch that holds the byte of the error.
         start = scan_segment(handle, position, error.position, verify_crc=False).stop_position
         if start < size_bytes:
             after = find_next_batch(handle, size_bytes, start, known, next_base)
         if after.last_lost_offset is not None and after.last_lost_offset < known:
-            # All that is damaged lies below the read.
+            # All damaged batches are below the offsets to read.
             return after.position, known
         self._report_damage(
             LostRecords(
@@ -304,8 +305,8 @@ class LocalReader:
         end_offset: int | None,
         include_control: bool,
     ) -> Iterator[RecordColumns]:
-        """Yield the records of the batches after `position` from that of `offset` on, up to
-        damage."""
+        """Yield the records of the batches after `position`, beginning with the batch that holds
+        `offset`, until a damaged batch."""
         index = _offset_index(log, segment)
         table = scan_segment(handle, position, verify_crc=False)
         misplaced = _first_misplaced(log, segment, table, index, is_start=not position)
@@ -366,7 +367,7 @@ class LocalReader:
         try:
             return decode(end)
         except CorruptDataError as error:
-            # Decode up to the damaged byte, which cuts its batch off.
+            # Decode only up to the damaged byte, so that the damaged batch is cut off.
             records = decode(error.position)
             if len(records.batches):
                 return records
@@ -374,9 +375,8 @@ class LocalReader:
 
 
 def _missing_hint(segment: SegmentFiles, known_end: int) -> str:
-    """Return what to do when all batches are sound and the next segment begins too late. The
-    directory does not show whether the file was cut or the next file is gone, so both are
-    damage."""
+    """Return a hint for a gap between sound batches and the next segment. The directory does not
+    show whether the end of the file or the next file is missing, so both cases are damage."""
     last = "on" if segment.next_base_offset is None else f"to {segment.next_base_offset - 1}"
     return (
         f"offsets {known_end} {last} are in no file: the end of this one or the files after it are "
@@ -385,8 +385,8 @@ def _missing_hint(segment: SegmentFiles, known_end: int) -> str:
 
 
 def _check_end(log: PartitionLog) -> None:
-    """Raise CorruptDataError unless the active segment ends where the directory's other files
-    say."""
+    """Raise CorruptDataError if the active segment ends before an offset that other files of the
+    directory contain."""
     if not log.segments:
         return
     active = log.segments[-1]
@@ -402,7 +402,8 @@ def _check_end(log: PartitionLog) -> None:
 
 
 def _require_high_watermark(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> None:
-    """Raise CorruptDataError for an end below the high watermark, which consumers have read."""
+    """Raise CorruptDataError if the log ends below the high watermark. Consumers may have read
+    records up to there."""
     end = int(table.last_offset[-1]) + 1 if len(table) else segment.base_offset
     if segment.is_active and log.high_watermark is not None and end < log.high_watermark:
         raise CorruptDataError(
@@ -426,9 +427,10 @@ def _changed_error(segment: SegmentFiles, position: int) -> CorruptDataError:
 
 
 def _offset_index(log: PartitionLog, segment: SegmentFiles) -> OffsetIndex | None:
-    """Return the offset index; None when it is missing, damaged, or shows no more than the batches.
+    """Return the offset index. None when it is missing or damaged, or when the batches alone show
+    all damage.
 
-    It is read before the batches, so that each entry points at a batch in the log.
+    The index is read before the batches, so that each entry points at a batch in the log.
     """
     path = segment.offset_index_path
     if path is None or (log.compacted is False and not segment.is_active):

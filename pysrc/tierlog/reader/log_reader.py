@@ -1,7 +1,7 @@
 """The protocol of readers of whole partitions.
 
-They yield verified columns: the CRC of each batch is checked before its rows are returned, control
-records are left out, and the first row has the start offset or the next one.
+These readers yield verified columns. The CRC of each batch is checked before its rows are returned.
+Control records are left out. The first row has the start offset or the next higher offset.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SegmentSummary:
 class PartitionSummary:
     """One partition as a listing shows it: offsets [``log_start_offset``, ``log_end_offset``).
 
-    None is unknown: the end of a directory's active segment is known only after reading it.
+    None means unknown, since the end of an active segment is known only after it has been read.
     """
 
     topic: str
@@ -56,8 +56,8 @@ class PartitionSummary:
 class LogReader(Protocol):
     """Reads partitions. ``topic`` is a topic's name or its 22-character id.
 
-    OutOfRangeError for an unknown partition; CorruptDataError for damage, with file or object and
-    byte position; GapError for offsets that should be here and are not; RemoteStorageError or
+    The methods raise OutOfRangeError for an unknown partition; CorruptDataError for damage, with
+    file or object and byte position; GapError for offsets that are missing; RemoteStorageError or
     OSError when the bytes cannot be read.
     """
 
@@ -74,8 +74,8 @@ class LogReader(Protocol):
         ...
 
     def check_end(self, topic: str, partition: int) -> None:
-        """Raise GapError when the log is known to go on after the end that `bounds` returns; a
-        reader that passes over gaps reports it."""
+        """Raise GapError when the log is known to continue after the end that `bounds` returns. A
+        reader that skips gaps reports this error instead."""
         ...
 
     def read(
@@ -87,7 +87,7 @@ class LogReader(Protocol):
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the offset of the first record, in offset order, with that timestamp or a later
-        one. A transaction marker is such a record, too, as in the broker's own answer (Kafka's
+        one. Transaction markers count as records here, as in a broker's answer (Kafka's
         ListOffsets)."""
         ...
 

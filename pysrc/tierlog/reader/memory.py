@@ -1,13 +1,13 @@
-"""One budget for the bytes that all reads of a process hold (KAFKA-19763: five partitions of one
-fetch took a broker down).
+"""One budget for the bytes that all reads of a process hold. Without one, a fetch of five
+partitions used up the memory of a broker (KAFKA-19763).
 
     memory = FetchMemory(256 << 20)
     permit = memory.acquire(size_bytes, wait_ms=500)      None when the memory stays full
     records = permit.hold(data)                           a view of the bytes that keeps the permit
 
-A reader acquires a permit before it requests bytes. `Permit.hold` ties both together: the share
-returns to the budget when the last view of the bytes is gone, whether a response or read-ahead has
-it. So a response need not be closed, only dropped.
+A reader acquires a permit before it requests bytes. `Permit.hold` ties the permit to the bytes: its
+share returns to the budget when the last view of the bytes is freed, in a response or in
+read-ahead. So a response need not be closed.
 
 Waiting readers are served in the order of arrival, so that a large read does not starve. Read-ahead
 takes at most a share of the budget, never waits, and is dropped first (`on_shortage`). A batch that
@@ -51,7 +51,7 @@ class _Waiter:
 class FetchMemory:
     """A budget of `limit_bytes` for all readers together. Any thread.
 
-    Read-ahead may take ``read_ahead_share`` of it. Time is `clock`'s monotonic one.
+    Read-ahead may take ``read_ahead_share`` of the budget. `clock` is used for its monotonic time.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class FetchMemory:
 
     @property
     def read_ahead_bytes(self) -> int:
-        """Bytes of the permits that read-ahead has acquired, whether a reader uses them or not."""
+        """Bytes of the permits that read-ahead has acquired, even if a reader uses them now."""
         return self.budget.ahead_bytes
 
     @property
@@ -108,7 +108,7 @@ class FetchMemory:
         """Return a permit for `size_bytes`, after a wait of up to `wait_ms`; None when the memory
         stays full.
 
-        ClosedError when the memory was closed, also while waiting.
+        Raises ClosedError when the memory was closed, before or during the wait.
         """
         permit = self.try_acquire(size_bytes)
         if permit is not None:
@@ -140,17 +140,18 @@ class FetchMemory:
         self._on_shortage.append(give_up)
 
     def remove_on_shortage(self, give_up: Callable[[int], object]) -> None:
-        """Undo `on_shortage`; may be repeated."""
+        """Undo `on_shortage`. The call may be repeated."""
         if give_up in self._on_shortage:
             self._on_shortage.remove(give_up)
 
     def resize(self, limit_bytes: int) -> None:
-        """Set the size of the budget; permits that are held stay."""
+        """Set the size of the budget. Permits that are held remain valid."""
         self.budget.set_limits(limit_bytes, self._ahead_limit(limit_bytes))
         self._admit()
 
     def close(self) -> None:
-        """Grant no more permits. Waiting readers get ClosedError; permits that are held stay."""
+        """Grant no more permits. Waiting readers get ClosedError. Permits that are held remain
+        valid."""
         self._closed = self.budget.closed = True
         with self._lock:
             waiters = list(self._waiters)
@@ -192,7 +193,7 @@ class FetchMemory:
         """Grant permits when one was returned while a reader waits.
 
         This runs in finalizers, which may interrupt a thread that holds the lock. So it never waits
-        for the lock, and every thread that held the lock checks again after it released it.
+        for the lock. Instead, every thread checks for waiters again after it has released the lock.
         """
         self._look_again = True
         while self._look_again and self._lock.acquire(blocking=False):

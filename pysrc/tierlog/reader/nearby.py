@@ -1,7 +1,8 @@
-"""Finds archives near a URL that holds none, since its prefix may be missing or misspelled.
+"""Finds archives near a URL that has no archive. Its prefix may be missing or misspelled.
 
-The search is bounded for buckets of any size: it looks for the marker of an archive in the folders
-above, and in at most `_MAX_FOLDERS` folders below, or else as many beside.
+The search is short even in a large bucket. It looks for the marker of an archive in the folders
+above the URL, and in at most `_MAX_FOLDERS` folders below it. If it finds no archive below, it
+looks in at most as many folders beside the URL.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _ALONE = "memory"
 
 
 class _Nearby(NamedTuple):
-    """What lies near a URL. `above` is an archive that contains it. `unseen` counts the folders
-    that were not searched. `is_known` is False when the store failed somewhere."""
+    """The result of a search near a URL. `above` is an archive that contains the URL. `unseen` is
+    the number of folders that were not searched. `is_known` is False when a request failed."""
 
     above: str | None
     archives: Sequence[str]
@@ -42,8 +43,8 @@ class _Nearby(NamedTuple):
 
 
 def require_archive(store: ObjectStore, *, may_be_empty: bool) -> None:
-    """Raise RemoteResourceNotFoundError, which names the archives nearby, for a store that is not
-    an archive. With `may_be_empty` an empty store is accepted."""
+    """Raise RemoteResourceNotFoundError if the store is not an archive. The error names archives
+    nearby. With `may_be_empty`, an empty store is accepted."""
     try:
         store.head(CLUSTER_KEY)
     except RemoteResourceNotFoundError:
@@ -53,13 +54,14 @@ def require_archive(store: ObjectStore, *, may_be_empty: bool) -> None:
 
 
 def no_archive(store: ObjectStore) -> RemoteResourceNotFoundError:
-    """Return the error for a store with neither marker nor segment; it names the archives
-    nearby."""
+    """Return the error for a store that has neither a marker nor a segment. The error names
+    archives nearby."""
     return _error(store.url, _look_around(store.url))
 
 
 def describe_nearby(url: str) -> str:
-    """Return what lies near `url`, for an error; empty when nothing does."""
+    """Return a text about archives and folders near `url`, for an error. Empty if there are
+    none."""
     nearby = _look_around(url)
     return _text(nearby) if nearby.above or nearby.archives or nearby.folders else ""
 
@@ -88,8 +90,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _is_only_empty(store: ObjectStore, nearby: _Nearby) -> bool:
-    """Whether nothing suggests that the archive is elsewhere. A person makes a local folder, but a
-    prefix of a bucket does not exist before an object has it."""
+    """Return whether there is no sign that the archive is elsewhere. An empty local folder was
+    created on purpose, but a prefix of a bucket does not exist until an object has it."""
     found = nearby.above is not None or nearby.archives or not nearby.is_known
     if found or next(iter(store.list()), None) is not None:
         return False
@@ -131,7 +133,8 @@ def _look_around(url: str) -> _Nearby:
 
 
 def _marker_in(store: ObjectStore, folder: str = "") -> str | None:
-    """Return the marker of an archive, or of a local log directory; None without one."""
+    """Return the name of the marker of an archive or of a local log directory; None if there is no
+    marker."""
     names = (CLUSTER_KEY, META_PROPERTIES) if store.url.startswith("file:") else (CLUSTER_KEY,)
     for name in names:
         try:

@@ -11,10 +11,11 @@
 
 A moment T is milliseconds (13 digits), seconds (9 or 10 digits), a day ``2024-02-29``, a time
 ``2024-02-29T12:00:00Z`` (or with a zone, ``+01:00``) or a duration before now ``-2h``. ``s@`` and
-``e@`` take any number of milliseconds, as kcat does. A moment means the first record that is not
-older. Offsets between two moments may hold records that are out of order and outside of them.
+``e@`` accept any number of milliseconds, as kcat does. A moment means the offset of the first
+record that is not older. If timestamps are out of order, the range between two moments may also
+have records from other times.
 
-Ends are never included. Parsing is pure: the caller passes the current time.
+Ends are never included. The functions are pure: the caller passes the current time.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class OffsetRange:
     ) -> tuple[int, int]:
         """Return the offsets [start, end) within [`log_start_offset`, `log_end_offset`).
 
-        ``offset_for_timestamp`` returns the first offset whose record is not older, or None. The
-        end is never below the start.
+        ``offset_for_timestamp`` returns the offset of the first record that is not older than a
+        timestamp, or None. The end is never below the start.
         """
 
         def offset_of(bound: Bound) -> int:
@@ -115,10 +116,10 @@ class OffsetRange:
 
 
 def parse_offsets(texts: Sequence[str], now_ms: int) -> OffsetRange:
-    """Return the range that one or several ``-o`` arguments mean together.
+    """Return the range that one or several ``-o`` arguments specify together.
 
-    ValueError says what is wrong and lists the forms. Start and end may each be given once, so
-    ``s@1 e@2`` is a range and ``3 s@1`` is not.
+    Raises ValueError, which describes the mistake and lists the forms. Start and end may each be
+    given once: ``s@1 e@2`` is a range, but ``3 s@1`` has two starts.
     """
     start: Bound | None = None
     end: Bound | None = None
@@ -136,7 +137,8 @@ def parse_offsets(texts: Sequence[str], now_ms: int) -> OffsetRange:
 
 
 def _parse(text: str, now_ms: int) -> tuple[Bound | None, Bound | None]:
-    """Return start and end of one argument; None for the one that it does not give."""
+    """Return the start and the end in one argument; None for a bound that the argument does not
+    have."""
     if text in ("beginning", "start", "oldest", "earliest"):
         return FromStart(0), None
     if text in ("end", "newest", "latest"):
@@ -209,8 +211,8 @@ def _moment_ms(moment: str, text: str, now_ms: int) -> int:
 
 
 def date_ms(moment: str, text: str) -> int:
-    """Return the milliseconds of a day ``2024-02-29`` or a time ``2024-02-29T12:00:00+01:00``, in
-    UTC without a zone. ValueError, which quotes `text`, for anything else."""
+    """Return the milliseconds of a day ``2024-02-29`` or a time ``2024-02-29T12:00:00+01:00``. A
+    time without a zone is in UTC. Raises ValueError, which quotes `text`, for other forms."""
     if re.fullmatch(_TIME, moment) is None:
         raise ValueError(f"{text}: expected a day or a time as in 2024-02-29T12:00:00Z")
     try:

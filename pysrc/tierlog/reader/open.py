@@ -84,21 +84,21 @@ def open_reader(
     on_corrupt: OnCorrupt = "fail",
 ) -> LogReader:
     """Return a reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log
-    directory; with ``store`` of a directory and the store that it is tiered to, as one log.
+    directory. With ``store``, it reads the directory and the store to which the directory is
+    tiered as one log.
 
-    The store is listed once, and again when a directory beside it has deleted segments that it
-    lacked. Each segment takes one request. With ``topic`` (name or id) and ``partition``
-    only their segments are requested, and nothing else can be read. ``on_problem`` receives objects
-    that are not whole segments; without it, an object that hides a segment is an error, since its
-    records would be missing silently. With an ``index_cache`` of that store each index is requested
-    once. Reads of `.log` objects wait while ``fetch_quota`` is exceeded. `read` has the rest.
+    The store is listed once. It is listed again when the directory has deleted segments that the
+    first listing did not have. Each segment takes one request. With ``topic`` (name or id) and
+    ``partition``, only segments of these are requested and can be read. ``on_problem`` receives
+    objects that are not whole segments. Without it, an object that hides a segment is an error,
+    because otherwise its records would be missing silently. With an ``index_cache`` of that store
+    each index is requested once. Reads of `.log` objects wait while ``fetch_quota`` is exceeded.
+    See `read` for the other parameters.
 
     ``config`` sets the fetch quota (unless ``fetch_quota`` is given), the memory and the threads of
-    reads from a store, and the largest size that one batch may open to. Offsets that the store
-    lacks and should have are a GapError. With ``on_gap`` "skip" they are passed over; a function is
-    called with the error of each gap. In the same way ``on_corrupt`` decides what happens at
-    damaged records and, without ``on_problem``, at segments that damage hides: a function receives
-    `LostRecords`.
+    reads from a store, and the largest decompressed size of one batch. ``on_gap`` decides what
+    happens at offsets that the store should have but lacks, and ``on_corrupt`` at damaged records
+    and, without ``on_problem``, at segments that damage hides; see `read`.
     """
     text, isolation = os.fspath(source), _isolation(isolation_level)
     quota = fetch_quota or (None if config is None else QuotaManager.for_fetches(config.quota))
@@ -160,7 +160,7 @@ def _store_reader(
 
     store, config = open_store(url), options["config"]
     storage = make_storage_manager(config, store)
-    # A directory may know a topic by an id that it got after it was archived.
+    # In the directory, a topic may have an id that it got after it was archived.
     adopted = adopted_topic_ids(store) if beside_directory else {}
     known = make_metadata_manager(config, url)
     if known is not None:
@@ -191,7 +191,8 @@ def _require_listable(storage: RemoteStorageManager) -> None:
 
 
 def _problem_handler(on_corrupt: OnCorrupt) -> Callable[[Problem], object] | None:
-    """Return what to do with objects that are not whole segments; None to refuse them."""
+    """Return the function to call with objects that are not whole segments; None to refuse such
+    objects."""
     if on_corrupt == "fail":
         return None
     report = damage_handler(on_corrupt)
@@ -229,7 +230,8 @@ def _isolation(text: str) -> IsolationLevel:
 def _wanted(
     topic: str | None, partition: int | None, adopted: Mapping[str, str]
 ) -> Callable[[ObjectKey], bool]:
-    """Return a function that tells keys of a topic and partition (None: any) from others."""
+    """Return a function that returns whether a key belongs to the topic and partition (None:
+    any)."""
 
     def wanted(key: ObjectKey) -> bool:
         ids = key.topic_id, adopted.get(key.topic_id)
@@ -262,23 +264,25 @@ def read(
         for records in tierlog.read("/var/lib/kafka/data", "orders", 0, store="s3://bucket/kafka"):
             for record in records.records(): ...
 
-    The read begins at `start_offset`, or at the first record of `timestamp_ms` or later when that
-    is given, and goes up to, not including, `end_offset`. It yields a few MiB at a time and passes
-    over offsets without a record (compacted, control records).
+    The read begins at `start_offset`. If `timestamp_ms` is given, it begins at the first record
+    with this or a later timestamp. It ends before `end_offset`. It yields a few MiB at a time and
+    skips offsets without a record (compacted, control records).
 
     With ``store`` both tiers are read: offsets that the directory has deleted come from the store,
-    also when they are deleted during the read. The next chunks of a slow store are fetched ahead.
+    even if they are deleted during the read. The next chunks of a slow store are fetched ahead.
 
     With ``read_committed`` the read leaves out the records of aborted transactions and ends before
-    the oldest open transaction; in a store alone also before one whose end is not in the store.
+    the oldest open transaction. If only a store is read, a transaction whose end is not in the
+    store counts as open.
 
-    Reads of stores that share a `fetch_quota` wait while it is exceeded; ClosedError when it is
-    closed. A damaged segment of the partition is a CorruptDataError; with `on_problem`, which
-    receives it, the others are read. Offsets that the store lacks and should have are a GapError
-    after the records before them; with `on_gap` "skip" they are passed over, and a function is
-    called with the error. Damaged records are a CorruptDataError after the records before them;
-    with `on_corrupt` "skip" the read goes on at the next sound batch, and a function is called with
-    the lost records. Other errors as in `LogReader`.
+    Reads of stores that share a `fetch_quota` wait while it is exceeded, and raise ClosedError when
+    it is closed. For a damaged segment of the partition, the read raises CorruptDataError; with
+    `on_problem`, that function receives the segment and the other segments are read. If the store
+    lacks offsets that it should have, the read raises GapError after the records before these; with
+    `on_gap` "skip" it skips the offsets, and a function is called with the error. At damaged
+    records, the read raises CorruptDataError after the records before these; with `on_corrupt`
+    "skip" it continues at the next sound batch, and a function is called with the lost records. For
+    other errors see `LogReader`.
     """
     reader = open_reader(
         source,
@@ -319,10 +323,10 @@ async def read_async(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> AsyncIterator[RecordColumns]:
-    """Yield what `read` yields, inside an event loop; a thread makes each part.
+    """Yield what `read` yields, inside an event loop. A thread reads each part.
 
-    A cancelled read stops waiting for the quota, and the part that is being made is dropped. So
-    `fetch_quota` is a `QuotaManager` here, whose waits can be cancelled.
+    A cancelled read stops waiting for the quota and drops the part that is being read. So
+    `fetch_quota` must be a `QuotaManager` here, because its waits can be cancelled.
     """
 
     # asyncio takes long to import, and most readers are synchronous.

@@ -1,7 +1,8 @@
 """Finds the remote segment that holds an offset, and remembers it until the metadata changes.
 
-The leader epoch that the lineage has for an offset decides which segment holds it. Only the offsets
-that were written in epochs of the lineage and not truncated later are part of the log.
+The lineage has a leader epoch for each offset, and this epoch decides which segment holds the
+offset. Only offsets that were written in epochs of the lineage, and were not truncated later, are
+part of the log.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _MAX_PLACES = 64
 
 
 class SegmentPlaces:
-    """Finds places by a metadata manager. Any thread.
+    """Finds places in a metadata manager. Any thread.
 
-    The places of a partition are kept until its number of changes or the lineage differs.
+    The places of a partition are remembered until its metadata or the lineage changes.
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class SegmentPlaces:
         offset: int,
         stay: Place | None = None,
     ) -> Place | None:
-        """Return the place of `offset`; None when no finished segment of the lineage holds it. Of
-        several places prefer `stay`, where a reader is already, if the metadata has not changed."""
+        """Return the place of `offset`; None when no finished segment of the lineage holds it. If
+        several places hold it, return `stay`, the present place of a reader, unless the metadata
+        has changed."""
         known = self._table.current(partition, lineage)
         if stay is not None and stay.holds(offset) and stay in known.places:
             return stay
@@ -70,7 +72,7 @@ class SegmentPlaces:
         place = self.find(partition, lineage, offset, stay)
         if place is not None:
             return place, offset
-        # A lineage may begin inside a segment: the records before were deleted.
+        # A lineage may begin inside a segment if the records before were deleted.
         starts = {
             one.start_offset
             for one in self._metadata.list(partition)
@@ -93,9 +95,9 @@ class SegmentPlaces:
         log_start_offset: int | None = None,
         end_offset: int | None = None,
     ) -> Gap | None:
-        """Return the first gap that reaches into [`offset`, `next_offset`), None without one.
+        """Return the first gap that overlaps [`offset`, `next_offset`), or None.
 
-        `log_start_offset` and `end_offset` are those of `missing_offsets`.
+        For `log_start_offset` and `end_offset` see `missing_offsets`.
         """
         gaps = self._gaps.of(
             partition, lineage, log_start_offset=log_start_offset, end_offset=end_offset
@@ -105,7 +107,7 @@ class SegmentPlaces:
         return None if gap is None or gap.first_offset >= next_offset else gap
 
     def is_current(self, place: Place) -> bool:
-        """Whether the metadata still has the segment as it was looked up."""
+        """Return whether the metadata of the segment is unchanged since the look-up."""
         segment: RemoteLogSegmentMetadata = place.segment
         return self._metadata.get(segment.segment_id) == segment
 

@@ -1,12 +1,12 @@
-"""Turns offsets and timestamps into positions, whichever index there is.
+"""Finds the positions of offsets and timestamps with the index that is available.
 
-A position in a remote segment comes from the first of these:
+A position in a remote segment comes from the first of these that is available:
 
-1. the segment's own indexes, if the index cache has them: the offset index is the closest;
-2. the partition's remote index files, if this node has some: an entry of about 256 KiB;
+1. the segment's own indexes, if the index cache has them; the offset index is the most exact;
+2. the partition's remote index files, if this node has them; an entry covers about 256 KiB;
 3. the segment's indexes from the store, in one request;
-4. a walk, if the indexes are damaged or gone although the segment is there. It begins at byte 0, or
-   at the nearest batch that an earlier walk has found.
+4. a walk over batch headers, if the indexes are damaged or gone although the segment exists. It
+   begins at byte 0, or at the nearest batch that an earlier walk has found.
 
 A position in a local segment comes from its offset index, or from a walk over all headers.
 
@@ -71,8 +71,8 @@ IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexLookups | None"]
 # Above every offset.
 NO_LIMIT = 2**63
 
-# Two entries of an offset index are 4 KiB or one larger batch apart. An index with wider gaps is no
-# better than the remoteLogIndex.
+# Two entries of an offset index are usually 4 KiB or one larger batch apart. An offset index with
+# wider distances is not more exact than the remoteLogIndex.
 SPARSE_BYTES = 64 << 10
 # The number of segments whose entries are remembered, and the number of remembered walks.
 _MAX_SEGMENTS = 256
@@ -87,12 +87,13 @@ _OFFSET_ENTRY = struct.Struct(">ii")
 class Start:
     """Byte position from which to scan for an offset.
 
-    The batch that holds the offset begins between `position` and `latest` and ends at or before
-    `covers`, if an index says so; otherwise the start is ``guessed``, and `covers` with it.
+    The batch that holds the offset begins between `position` and `latest`, and ends at or before
+    `covers`, if an index says so. Otherwise the start and `covers` are ``guessed``.
 
-    What is known of the batch at `position` is compared with the batch that is read there: it ends
-    with `last_offset`; or it begins with `highest_offset` and with a record of
-    `first_timestamp_ms`, or, without a timestamp, between `lowest_offset` and `highest_offset`.
+    The other fields describe the batch at `position` and are compared with the batch that is read
+    there. Either the batch ends with `last_offset`. Or it begins with `highest_offset` and its
+    first record has `first_timestamp_ms`. Or, if there is no timestamp, it begins between
+    `lowest_offset` and `highest_offset`.
     """
 
     position: int
@@ -109,9 +110,10 @@ class Start:
 
 
 class _Runs:
-    """The ranges of a segment by the entries of its remoteLogIndex, checked to lie in its object.
+    """The ranges of a segment from the entries of its remoteLogIndex. They were checked to be
+    inside its object.
 
-    They are copies, so that the index cache can release its file.
+    The ranges are copies, so that the index cache can release its file.
     """
 
     __slots__ = ("ends", "first_offsets", "first_timestamps_ms", "last_offsets", "starts")
@@ -177,7 +179,7 @@ class _Walked:
 
     def __init__(self, until_ms: int) -> None:
         self.until_ms = until_ms
-        # Everything before positions[i] ends at last_offsets[i] or earlier.
+        # All batches before positions[i] end at last_offsets[i] or earlier.
         self.last_offsets: list[int] = []
         self.positions: list[int] = []
 
@@ -188,17 +190,17 @@ class _Walked:
             self.last_offsets.insert(index, last_offset)
 
     def start_for(self, offset: int) -> tuple[int, int]:
-        """Return where to begin for `offset`, and the lowest offset that the batch there can
-        have."""
+        """Return the position from which to scan for `offset`, and the lowest offset that the batch
+        there can have."""
         index = bisect_left(self.last_offsets, offset)
         return (self.positions[index - 1], self.last_offsets[index - 1] + 1) if index else (0, 0)
 
 
 class IndexLookups:
-    """What the indexes of remote segments say of offsets and times. Any thread.
+    """Looks up offsets and timestamps in the indexes of remote segments. Any thread.
 
-    The partition's remote index files come first, where this node has some, then the index cache,
-    then the store.
+    It uses the partition's remote index files, if this node has them, then the index cache, then
+    the store.
     """
 
     def __init__(
@@ -209,7 +211,7 @@ class IndexLookups:
         self._files = index_files
 
     def has_offset(self, segment: RemoteLogSegmentMetadata, offset: int) -> bool:
-        """Whether the remote index files lead to `offset` in that segment."""
+        """Return whether the remote index files have an entry of that segment for `offset`."""
         try:
             return self.find_entry(segment, offset) is not None
         except (CorruptDataError, OSError):
@@ -219,7 +221,8 @@ class IndexLookups:
         self, segment: RemoteLogSegmentMetadata, offset: int
     ) -> tuple[RemoteLogIndexEntry, int] | None:
         """Return the entry of the remote index files that holds `offset`, and its position in
-        `segment`; None without files or for another segment's. CorruptDataError, OSError."""
+        `segment`. None when there are no files, or the entry belongs to another segment. Raises
+        CorruptDataError or OSError."""
         files = self._open_files(segment)
         try:
             entry = None if files is None else files.lookup_offset(offset)
@@ -231,18 +234,18 @@ class IndexLookups:
     def older_until(
         self, segment: RemoteLogSegmentMetadata, first_offset: int, timestamp_ms: int
     ) -> int:
-        """Return an offset below which the segment, from `first_offset` on, has only records older
-        than `timestamp_ms`; `first_offset` when no index says. RemoteStorageError when the store
-        fails."""
+        """Return an offset up to which all records from `first_offset` on are older than
+        `timestamp_ms`. If no index tells this, return `first_offset`. Raises RemoteStorageError
+        when the store fails."""
         offset = self._older_by_files(segment, first_offset, timestamp_ms)
         if offset is not None:
             return offset
         try:
-            # An entry of `timestamp_ms` itself may stand for a batch whose last record is not the
-            # first one of that time.
+            # An entry with `timestamp_ms` itself names the last record of a batch. An earlier
+            # record of the batch may have the same timestamp.
             offset = self._indexes.get(segment).lookup_timestamp(timestamp_ms - 1)[1]
         except (CorruptDataError, RemoteResourceNotFoundError):
-            # The read that follows reports it.
+            # The read that follows reports the error.
             return first_offset
         return max(first_offset, offset)
 
@@ -256,7 +259,7 @@ class IndexLookups:
             start, found = files.lookup_offset(first_offset), files.lookup_timestamp(timestamp_ms)
         except (CorruptDataError, OSError, ClosedError):
             return None
-        # Entries of the segment on both sides: the files lack nothing between them.
+        # With an entry of this segment on both sides, no entry between them is missing.
         if found is None or None in [self._position_of(one, segment) for one in (start, found)]:
             return None
         return max(first_offset, found.first_offset)
@@ -267,7 +270,8 @@ class IndexLookups:
     def _position_of(
         self, entry: RemoteLogIndexEntry | None, segment: RemoteLogSegmentMetadata
     ) -> int | None:
-        """Return the position in `segment` that an entry points at; None for another segment's."""
+        """Return the position in `segment` at which an entry points. None if the entry belongs to
+        another segment."""
         if entry is None:
             return None
         try:
@@ -279,8 +283,8 @@ class IndexLookups:
 class Positions:
     """Looks up positions in remote segments. Any thread.
 
-    `alarm` receives an error for indexes that are damaged, or gone although their segment is not.
-    Reads go on without them, slower.
+    `alarm` receives an error for indexes that are damaged, or are gone although their segment
+    exists. Reads then continue without these indexes, but are slower.
     """
 
     def __init__(
@@ -310,9 +314,10 @@ class Positions:
     # -- looking up
 
     def find(self, place: Place, offset: int) -> Start | None:
-        """Return where to begin for `offset`; None when the index says that no batch reaches it.
+        """Return where to begin for `offset`. None when, according to the index, all batches end
+        below it.
 
-        RemoteStorageError when the indexes have to be requested and the store fails.
+        Raises RemoteStorageError when the indexes have to be requested and the store fails.
         """
         segment_id = place.segment.segment_id
         if self.walked and (walked := self._without_index(segment_id)) is not None:
@@ -332,7 +337,7 @@ class Positions:
         return start
 
     def index_of(self, place: Place) -> SegmentIndex | None:
-        """Return the segment's own index if it is kept here and in use, else None."""
+        """Return the segment's own index if it is in memory and in use, else None."""
         if self.walked and self._without_index(place.segment.segment_id) is not None:
             return None
         entry = self._indexes.find(place.index_key)
@@ -349,8 +354,8 @@ class Positions:
             return None
 
     def fetch_index(self, place: Place) -> SegmentIndex | None:
-        """Request the segment's own index. None when the request fails, or when `find` has a way
-        without it. RemoteStorageError when the store fails."""
+        """Request the segment's own index. Return None when it is missing or damaged, or when
+        `find` does not need it. Raises RemoteStorageError when the store fails."""
         segment_id = place.segment.segment_id
         if self._files is not None or segment_id in self.walked or segment_id in self._indexes:
             return None
@@ -361,25 +366,26 @@ class Positions:
             return None
 
     def run_before(self, place: Place, offset: int) -> int:
-        """Return where the entry of `offset` begins, by an index that is here; 0 without one."""
+        """Return where the entry of `offset` begins, according to an index that is in memory or on
+        disk. Return 0 if there is no such index."""
         span = self._span(place, offset)
         return 0 if span is None else span[0]
 
     def run_limit(self, place: Place, position: int, offset: int) -> int:
-        """Return a byte behind which no batch ends that begins at `position` and holds `offset` or
-        a later one."""
+        """Return an upper limit for the end of a batch that begins at `position` and holds `offset`
+        or a later offset."""
         span = self._span(place, offset)
         size_bytes = place.segment.segment_size_bytes
         return span[1] if span is not None and span[0] <= position < span[1] else size_bytes
 
     def is_loaded(self, place: Place) -> bool:
-        """Whether `run_end` takes no request."""
+        """Whether `run_end` needs no request."""
         segment_id = place.segment.segment_id
         return segment_id in self._runs or segment_id in self._indexes
 
     def load(self, place: Place) -> bool:
-        """Get the entries of a segment, by a request if necessary; False when they are damaged or
-        gone."""
+        """Load the entries of a segment, with a request if necessary. Return False when they are
+        damaged or gone."""
         try:
             self._runs_of(place, self._indexes.get(place.segment))
         except (CorruptDataError, RemoteResourceNotFoundError):
@@ -387,9 +393,9 @@ class Positions:
         return True
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
-        """Return where the last entry ends that ends within `size_bytes` of `position`, and its
-        last offset; the first entry after `position` when none does. None when the place has no
-        entry from there on, or no index is here."""
+        """Return the end and the last offset of the last entry that ends within `size_bytes` after
+        `position`. If no entry does, return those of the first entry after `position`. None when
+        there is no entry after `position`, or no index is available."""
         runs = self._known_runs(place)
         if runs is None or not runs.ends:
             return None
@@ -405,32 +411,34 @@ class Positions:
     # -- forgetting, and walking
 
     def forget(self, place: Place) -> None:
-        """Forget the indexes of a segment, which may be wrong: the store has them."""
+        """Forget the indexes of a segment because they may be wrong. They can be requested from the
+        store again."""
         segment_id = place.segment.segment_id
         with self._lock:
             self._runs.pop(segment_id, None)
         self._indexes.remove(segment_id)
 
     def distrust(self, place: Place, error: CorruptDataError) -> None:
-        """Stop using indexes whose checksums are right and whose positions are wrong."""
+        """Stop using indexes whose positions are wrong although their checksums are right."""
         self._give_up(place, error)
 
     def note(self, place: Place, last_offset: int, position: int) -> None:
-        """Remember that a batch begins at `position` and that all before it end at `last_offset` or
-        earlier."""
+        """Remember that a batch begins at `position`, and that all batches before it end at
+        `last_offset` or earlier."""
         walked = self.walked.get(place.segment.segment_id)
         if walked is not None:
             with self._lock:
                 walked.note(last_offset, position)
 
     def keep_walk(self, place: Place) -> None:
-        """Keep what a walk has found while it waits for its quota."""
+        """Keep the positions that a walk has found while it waits for its quota."""
         walked = self.walked.get(place.segment.segment_id)
         if walked is not None:
             walked.until_ms = self._clock.monotonic_ms() + _RETRY_MS
 
     def clear(self) -> None:
-        """Forget everything that is kept here; the index cache belongs to the caller."""
+        """Forget all remembered entries and walks. The index cache belongs to the caller and is not
+        changed."""
         if isinstance(self._indexes, KeptIndexes):
             self._indexes.clear()
         with self._lock:
@@ -452,7 +460,7 @@ class Positions:
                 found=f"{position}, {latest} and {covers}",
             )
         if position == 0:
-            # The offset index does not know the first batch, the remoteLogIndex does.
+            # The offset index has no entry for the first batch, but the remoteLogIndex has one.
             runs = self._runs_of(place, entry)
             if runs.starts and runs.starts[0] == 0:
                 return self._run_start(runs, 0, latest, covers)
@@ -511,7 +519,7 @@ class Positions:
         return runs
 
     def _known_runs(self, place: Place) -> _Runs | None:
-        """Return the entries of a segment whose indexes are here."""
+        """Return the entries of a segment whose indexes are kept, or None."""
         segment_id = place.segment.segment_id
         runs = self._runs.get(segment_id)
         if runs is None and segment_id in self._indexes and self.load(place):
@@ -519,7 +527,7 @@ class Positions:
         return runs
 
     def _span(self, place: Place, offset: int) -> tuple[int, int] | None:
-        """Return the first byte of the entry of `offset` and the one after its last."""
+        """Return the first byte of the entry of `offset`, and the byte after the entry."""
         runs = self._known_runs(place)
         if runs is not None:
             row = runs.row_reaching(offset)
@@ -528,8 +536,8 @@ class Positions:
         return None if start is None else (start.position, start.covers)
 
     def _give_up(self, place: Place, error: Exception) -> _Walked:
-        """Stop using the segment's indexes for a while and report it. Raise `error` when the
-        segment was changed or is being deleted."""
+        """Stop using the segment's indexes for some time and report `error`. Raise `error` instead
+        when the segment was changed or is being deleted."""
         if not self._is_current(place):
             raise error
         walked = _Walked(self._clock.monotonic_ms() + _RETRY_MS)
@@ -555,14 +563,15 @@ class Positions:
         )
 
     def _report(self, error: Exception) -> None:
-        # The frames of a kept error must not keep the bytes alive that were being read.
+        # The frames of a kept error must not keep the bytes that were being read in memory.
         error.__context__ = None
         self._alarm(error.with_traceback(None))
 
 
 def range_in(entries: RemoteLogIndexEntries, offset: int) -> tuple[int, int, int, int] | None:
-    """Return the range of the entry that holds `offset` or what follows it: first byte, end, first
-    offset, last offset. None past the end. The entries lie back to back from byte 0 on."""
+    """Return first byte, end, first offset and last offset of the entry that holds `offset` or the
+    next higher offset. None if there is no such entry. The entries are adjacent and begin at byte
+    0."""
     row = entries.lookup_offset(offset)
     if row is None:
         return None
@@ -575,8 +584,8 @@ def range_in(entries: RemoteLogIndexEntries, offset: int) -> tuple[int, int, int
 
 
 def position_in(table: BatchTable, offset: int) -> int:
-    """Return where the first batch of a scan begins that ends at `offset` or later; where the scan
-    stopped when none does."""
+    """Return the position of the first batch of a scan that ends at `offset` or later. If there is
+    none, return the position at which the scan stopped."""
     row = int(table.last_offset.searchsorted(offset))
     return int(table.position[row]) if row < len(table) else table.stop_position
 
@@ -649,10 +658,10 @@ def _sound_entries(path: str, base_offset: int) -> bytes:
 
 
 def _find_in_growing_index(path: str, relative_offset: int) -> int:
-    """Return the position in the last entry at or below an offset; 0 without one.
+    """Return the position in the last entry at or below an offset; 0 if there is none.
 
-    The index of an active segment ends in zeros and grows while it is read, so it is searched by
-    halves, one entry at a time.
+    The index of an active segment ends in zeros and grows while it is read. So a binary search
+    reads one entry at a time from the file.
     """
     try:
         descriptor = open_regular(path)

@@ -19,8 +19,8 @@ MAX_SNAPSHOT_BYTES = 256 << 20
 class ProducerStates:
     """Finds producer states at the base offsets of a partition's segments, and keeps one.
 
-    ``log`` may be replaced by a later listing of the same log. ``earlier`` returns the state before
-    the first offset of the directory if that has no snapshot of it.
+    ``log`` may be replaced by a later listing of the same log. ``earlier`` is called if the
+    directory has no snapshot for its first offset, and returns the state before that offset.
     """
 
     def __init__(
@@ -36,8 +36,9 @@ class ProducerStates:
         self._offset, self._snapshot = offset, snapshot
 
     def before(self, segment: SegmentFiles) -> bytes | None:
-        """Return the state before the segment: the kept one, the broker's snapshot, or one rebuilt
-        from the segments before, as a broker without a snapshot does. None without producers."""
+        """Return the producer state before the segment. It is the kept one, the broker's snapshot,
+        or rebuilt from the segments before, as a broker does that has no snapshot. None if there
+        are no producers."""
         if self._offset == segment.base_offset:
             return self._snapshot
         upto = [one for one in self.log.segments if one.base_offset <= segment.base_offset]

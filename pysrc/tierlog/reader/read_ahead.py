@@ -1,28 +1,29 @@
-"""Fetches what sequential readers will ask for next.
+"""Fetches the bytes that sequential readers will read next.
 
-A reader is identified by the offset at which it goes on: a read that begins where an earlier one
-ended continues its `Stream`. So each of several readers of a partition has a stream of its own, and
-none needs an id. A stream is made for the second read.
+A reader is identified by its next offset: a read that begins where an earlier read ended continues
+the `Stream` of that read. So each of several readers of a partition has its own stream, and no
+reader needs an id. A stream is created by the second read.
 
-* A store on this machine that answers at once is read when the reader comes, in ranges of at least
-  `chunk_bytes`.
-* From every other store a few threads fetch the next chunks: entry after entry of the
-  remoteLogIndex, and on into the next segment, whose indexes are fetched in advance.
+* If the store is on this machine and answers at once, bytes are only fetched when the reader needs
+  them, in ranges of at least `chunk_bytes`.
+* From every other store a few threads fetch the next chunks. Chunks follow the entries of the
+  remoteLogIndex and continue in the next segment, whose indexes are fetched in advance.
 
-The window says how far ahead. A server that sends at once has two chunks requested while the reader
-is at the one before, so that neither side rests. For a store that lets readers wait the window is
-twice the bytes that the reader consumes during one request. A stream whose reader still had to wait
-gets four times the window from then on, in larger chunks when there are more chunks than threads,
-up to `max_window_bytes` and the read-ahead share of the memory. Chunks that are not read are
-dropped after `idle_ms`, and at once when another reader needs the memory.
+The window is the number of bytes that are fetched ahead. From a server that sends at once, two
+chunks are requested while the reader uses the chunk before, so that neither side waits. For a
+slow store the window is twice the bytes that the reader consumes during one request. If the reader
+still has to wait, the window of its stream becomes four times as large. If there are then more
+chunks than threads, the chunks become larger. The limits are `max_window_bytes` and the read-ahead
+share of the memory. Chunks that are not read are dropped after `idle_ms`, and at once when another
+reader needs the memory.
 
-Requests that are sent together arrive together, and then nothing arrives until the next ones do. So
-they are sent evenly: one window in the time that a chunk takes until it is checked. Chunks that are
-requested faster wait for a processor, in memory that the processor's caches no longer hold.
+Chunks that are requested together arrive together, and after them no chunk arrives for some time.
+So requests are sent evenly: one window in the time that a chunk takes until it is checked. If
+chunks arrive faster, they wait for a processor, and the processor's caches no longer hold them.
 
-A chunk is charged to the quota of the read that planned it, when it is requested. None is planned
-while that quota is used up. A chunk that finds it used up waits until its reader comes, or until
-the quota has room.
+A chunk is charged, when it is requested, to the quota of the read that planned it. No chunk is
+planned while that quota is used up. If the quota is used up when a chunk is to be fetched, the
+chunk waits until its reader needs it or the quota has room.
 
 Each chunk is checked on the thread that fetched it. A damaged or failed one is dropped: the reader
 requests it again and gets the error, if it persists.
@@ -51,11 +52,11 @@ from tierlog.types import RemoteLogSegmentId, TopicIdPartition
 __all__ = ["Chunk", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream", "Work"]
 
 _GROWTH = 4
-# The number of chunks requested of a server that sends at once, after the one that the reader is
-# at. With one the processors rest at times, and three are no faster than two.
+# The number of chunks that are requested ahead from a server that sends at once. With one chunk,
+# the processors are idle at times. Three are not faster than two.
 _UNDER_WAY = 2
 # A window is requested within at most this multiple of the store's wait, so that one slow chunk
-# does not delay those after it.
+# does not delay the chunks after it.
 _MOST_SPREAD = 2
 # The time of a chunk is the moving mean of about this number of chunks.
 _CHUNKS = 16
@@ -71,8 +72,9 @@ _Begun = tuple[Place, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadSettings:
-    """Limits of read-ahead. ``threads`` fetch for all streams together. With ``max_window_bytes`` 0
-    nothing is read ahead. A store that lets readers wait for ``slow_ms`` counts as slow."""
+    """Limits of read-ahead. ``threads`` is the number of threads for all streams together. If
+    ``max_window_bytes`` is 0, nothing is read ahead. If readers wait ``slow_ms`` for a store, it
+    counts as slow."""
 
     threads: int = 32
     chunk_bytes: int = 1 << 20
@@ -85,7 +87,7 @@ class ReadAheadSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadStats:
-    """Counts since the start; ``streams`` and ``threads`` are the numbers now.
+    """Counts since the start, but ``streams`` and ``threads`` are present numbers.
 
     ``pieces`` and ``bytes`` count planned chunks. ``stalls`` counts waits of readers for a chunk.
     ``wasted_bytes`` were fetched and dropped. ``failed`` chunks were damaged or not available.
@@ -147,17 +149,17 @@ class Chunk:
     ) -> None:
         self.place = place
         self.payer = payer
-        # Whether the quota had no room when a worker tried to fetch it.
+        # Whether the quota had no room when a worker tried to fetch the chunk.
         self.is_refused = False
-        # The first offset is known where a stream enters a segment. The batches begin at or above
-        # the lowest offset and end with the last one.
+        # The first offset is known only for the first chunk of a segment. The batches begin at or
+        # above the lowest offset and end with the last offset.
         self.first_offset, self._lowest_offset, self._last_offset = offsets
         self.position, self.end = span
         self.run: BatchRun | None = None
         self._fetch = fetch
         self._done = threading.Event()
         self._dropped = False
-        # The thread that takes the permit fetches the chunk or drops it. One thread tries at a
+        # The thread that takes the permit fetches the chunk or drops it. Only one thread tries at a
         # time.
         self._permit: Permit | None = permit
         self._turn = threading.Lock()
@@ -168,11 +170,11 @@ class Chunk:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it was not requested yet."""
+        """Whether the chunk was not requested yet."""
         return self._permit is not None
 
     def fetch_ahead(self) -> Work:
-        """Fetch it before its reader comes. Never waits for the quota or another thread."""
+        """Fetch the chunk before its reader needs it. Never waits for the quota or a thread."""
         if not self._turn.acquire(blocking=False):
             return Work.TAKEN
         try:
@@ -188,7 +190,7 @@ class Chunk:
         return Work.DONE
 
     def fetch_now(self, payer: Payer) -> Work:
-        """Fetch it for the reader that needs it now; `payer` is that reader's."""
+        """Fetch the chunk for the reader that needs it now; `payer` pays for that reader."""
         with self._turn:
             if self._permit is None:
                 return Work.TAKEN
@@ -215,13 +217,13 @@ class Chunk:
             self._done.set()
 
     def result(self) -> BatchRun | None:
-        """Return its batches, after a wait for the thread that fetches it; None when it failed or
-        was dropped."""
+        """Wait for the thread that fetches the chunk, and return the batches. None when the fetch
+        failed or the chunk was dropped."""
         self._done.wait()
         return self.run
 
     def drop(self) -> int:
-        """Drop it; return how many bytes were fetched in vain."""
+        """Drop the chunk. Return how many bytes were fetched and not used."""
         self._dropped = True
         with self._turn:
             permit, self._permit = self._permit, None
@@ -233,7 +235,8 @@ class Chunk:
         return self.end - self.position
 
     def _is_sound(self, run: BatchRun) -> bool:
-        """Whether the offsets are those of the index: no checksum covers a base offset."""
+        """Whether the offsets match the index. This is checked because no checksum covers a base
+        offset."""
         return (
             run.is_whole
             and run.base_offset[0] >= self._lowest_offset
@@ -244,8 +247,8 @@ class Chunk:
 class Stream:
     """The state of one sequential reader: its next batch begins at byte `position` of `place`.
 
-    `chunks` follow each other from there on without a gap, also into later segments. The next chunk
-    begins at (`plan_place`, `plan_position`). For one thread at a time.
+    `chunks` follow each other from this batch on without a gap, also into later segments. The next
+    chunk begins at (`plan_place`, `plan_position`). For one thread at a time.
     """
 
     __slots__ = (
@@ -283,7 +286,7 @@ class Stream:
         # The place of the last chunk when indexes were last fetched in advance.
         self.warmed: Place | None = None
         self.answered_ms = answered_ms
-        # When the next chunk may be requested.
+        # The time from which the next chunk may be requested.
         self.due_ms: float = answered_ms
 
     def is_at(self, place: Place) -> bool:
@@ -292,7 +295,7 @@ class Stream:
 
     @property
     def at_end(self) -> bool:
-        """Whether all bytes of its segment were returned."""
+        """Whether all bytes of the stream's segment were returned."""
         return self.place is not None and self.position >= self.place.segment.segment_size_bytes
 
     def goes_on(self, place: Place, position: int) -> None:
@@ -302,7 +305,7 @@ class Stream:
             self.chunks.popleft()
 
     def enters(self, place: Place, offset: int) -> bool:
-        """Whether the next chunk is the one with which the stream enters a segment at `offset`."""
+        """Whether the next chunk is the first chunk of a segment, and begins at `offset`."""
         while self.chunks and not self.chunks[0].place.is_of(place):
             self.chunks.popleft().drop()
         if not self.chunks:
@@ -311,8 +314,8 @@ class Stream:
         return first_offset is not None and first_offset <= offset
 
     def plan_from(self, place: Place, position: int, offset: int) -> None:
-        """Plan the next chunk right after the returned batches; it begins with `offset` or
-        later."""
+        """Plan the next chunk right after the returned batches. It begins with `offset` or a later
+        offset."""
         self.plan_place, self.plan_position, self.plan_offset = place, position, None
         self.plan_lowest = offset
 
@@ -331,7 +334,7 @@ class NextPlaces(Protocol):
         ...
 
     def is_loaded(self, place: Place) -> bool:
-        """Whether `start_of` and `run_end` take no request."""
+        """Whether `start_of` and `run_end` need no request."""
         ...
 
     def start_of(self, place: Place, offset: int) -> int | None:
@@ -339,8 +342,8 @@ class NextPlaces(Protocol):
         ...
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
-        """Return where the index entries end that fit into `size_bytes` from `position` on, at
-        least one, and their last offset."""
+        """Return the end and the last offset of the index entries that fit into `size_bytes` after
+        `position`, or else of one entry."""
         ...
 
     def load(self, place: Place) -> object:
@@ -375,8 +378,8 @@ class ReadAhead:
         self._lock = threading.Lock()
         self._streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
         self._count = 0
-        # Where readers that have read once go on. When the first table is full it replaces the
-        # second one.
+        # The next positions of readers that have read once. When the first table is full, it
+        # replaces the second one.
         self._begun: dict[_Key, _Begun] = {}
         self._begun_before: dict[_Key, _Begun] = {}
         self._max_begun = settings.max_streams if settings.max_window_bytes > 0 else 0
@@ -390,8 +393,8 @@ class ReadAhead:
     # -- streams
 
     def take(self, partition: TopicIdPartition, offset: int) -> Stream | None:
-        """Return the stream that goes on at `offset` and remove it here; of several the one with
-        the most chunks. None without one."""
+        """Remove and return the stream whose next offset is `offset`. If there are several, take
+        the one with the most chunks. None if there is none."""
         key = (partition.topic_id, partition.partition, offset)
         if self._streams and key in self._streams:
             with self._lock:
@@ -409,8 +412,8 @@ class ReadAhead:
         return None if begun is None else Stream(partition, *begun)
 
     def begin(self, offset: int, place: Place, position: int, now_ms: int) -> None:
-        """Remember a first read. If its reader is sequential, it goes on at `offset`, which is byte
-        `position` of `place`."""
+        """Remember a first read. If its reader is sequential, its next read begins at `offset`,
+        which is byte `position` of `place`."""
         if self._closed or not self._max_begun:
             return
         begun = self._begun
@@ -421,7 +424,7 @@ class ReadAhead:
         begun[topic_id, partition, offset] = place, position, now_ms
 
     def put(self, stream: Stream, offset: int) -> None:
-        """Keep a stream for the read that goes on at `offset`."""
+        """Keep a stream for the read that will begin at `offset`."""
         stream.answered_ms = self._clock.monotonic_ms()
         key = (stream.partition.topic_id, stream.partition.partition, offset)
         surplus: list[Stream] = []
@@ -463,9 +466,9 @@ class ReadAhead:
     # -- pieces
 
     def in_place(self, stream: Stream, size_bytes: int) -> int:
-        """Return how much to fetch for a reader that waits for `size_bytes`. A sequential reader
-        gets more, for its next reads. From a quick store it gets more with each read, since a
-        random reader may happen to reach the end of an earlier read of its own."""
+        """Return how many bytes to fetch for a reader that waits for `size_bytes`. For a sequential
+        reader this is more, to serve its next reads. From a quick store it grows with each read,
+        because a random reader may reach the end of its earlier read by chance."""
         if stream.reads < 1 or self.settings.max_window_bytes <= 0:
             return size_bytes
         chunk_bytes = self.settings.chunk_bytes
@@ -479,8 +482,9 @@ class ReadAhead:
         return self.waits.wait_ms >= self.settings.slow_ms
 
     def wait_for(self, stream: Stream, chunk: Chunk, payer: Payer) -> tuple[BatchRun | None, Work]:
-        """Return the batches of a chunk, after a wait if necessary, and whether the caller fetched
-        it or must not. The window of a stream whose reader waits for the store grows."""
+        """Return the batches of a chunk, after a wait if necessary, and the result of the caller's
+        own attempt to fetch it. If the reader waits for the store, the window of its stream
+        grows."""
         if chunk.is_done:
             return self._count_failure(chunk.run), Work.TAKEN
         begun_ms = self._clock.monotonic_ms()
@@ -489,7 +493,7 @@ class ReadAhead:
             return None, work
         run = chunk.result()
         waited = self._clock.monotonic_ms() - begun_ms >= self.settings.slow_ms
-        # Under a limit the wait may have been for the quota.
+        # If the payer is limited, the reader may have waited for the quota and not for the store.
         if waited and not (work is Work.DONE and payer.is_limited):
             self._stalls += 1
             if self.is_slow:
@@ -502,8 +506,8 @@ class ReadAhead:
         return run
 
     def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int, payer: Payer) -> None:
-        """Have the next chunks fetched, as far as the window of the stream reaches; only a few of a
-        server that sends at once, and none while the quota of the payer is used up."""
+        """Request the next chunks within the window of the stream. From a server that sends at
+        once, request only a few. Request none while the quota of the payer is used up."""
         is_slow = self.is_slow
         if self._closed or stream.plan_place is None:
             return
@@ -545,8 +549,9 @@ class ReadAhead:
         return job
 
     def _is_sent_ahead(self, stream: Stream, max_bytes: int) -> bool:
-        """Whether a quick server is read ahead for this reader. It is once its requests are whole
-        chunks, and so not for a random reader that reached its own earlier end by chance."""
+        """Whether chunks of a quick server are fetched ahead for this reader. They are as soon as
+        its requests are whole chunks. So they are not for a random reader that reached the end of
+        its earlier read by chance."""
         return not self._is_local and (
             self.in_place(stream, max_bytes) >= self.settings.chunk_bytes
         )
@@ -562,8 +567,8 @@ class ReadAhead:
         return window
 
     def _chunk_bytes(self, window: int, max_bytes: int) -> int:
-        """Return the size of the next chunk: one read of `max_bytes`, or several; more when the
-        window has more chunks than there are threads."""
+        """Return the size of the next chunk, which is enough for one or several reads of
+        `max_bytes`. It is larger when the window has more chunks than there are threads."""
         settings = self.settings
         size = min(max(settings.chunk_bytes, window // settings.threads), settings.max_chunk_bytes)
         if max_bytes >= size:
@@ -591,7 +596,7 @@ class ReadAhead:
         return chunk
 
     def _find_plan_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
-        """Return the place of the next chunk; None while it is not known, or without one."""
+        """Return the place of the next chunk. None while it is unknown or if there is none."""
         place = stream.plan_place
         assert place is not None
         if stream.warmed is not place:
@@ -613,7 +618,7 @@ class ReadAhead:
         return place
 
     def _load_indexes(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:
-        """Have the indexes of the segments fetched that the window will reach next."""
+        """Request the indexes of the segments that the window will reach next."""
         ahead_bytes = -place.segment.segment_size_bytes
         for _ in range(_MAX_WARMED):
             if not self._places.is_loaded(place):
@@ -634,7 +639,7 @@ class ReadAhead:
             try:
                 self._places.load(place)
             except (TierlogError, OSError):
-                # The reader requests them again and gets the error.
+                # The reader requests the indexes again and gets the error.
                 self._failed += 1
             finally:
                 self._loading.discard(segment_id)
@@ -644,7 +649,7 @@ class ReadAhead:
     # -- giving up
 
     def has_ready(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether bytes for a reader that goes on at `offset` were requested already."""
+        """Whether bytes for a reader whose next offset is `offset` were already requested."""
         key = (partition.topic_id, partition.partition, offset)
         with self._lock:
             return any(
@@ -664,7 +669,8 @@ class ReadAhead:
         return freed
 
     def give_up(self, needed_bytes: int) -> None:
-        """Free `needed_bytes` for another reader; the streams that were idle longest go first."""
+        """Free `needed_bytes` for another reader. Streams that were idle longest are dropped
+        first."""
         with self._lock:
             for streams in self._streams.values():
                 for stream in streams:
@@ -685,7 +691,7 @@ class ReadAhead:
         )
 
     def close(self) -> None:
-        """Drop everything. A chunk that is being fetched is dropped when it arrives."""
+        """Drop all streams. A chunk that is being fetched is dropped when it arrives."""
         with self._lock:
             self._closed = True
             streams = [one for found in self._streams.values() for one in found]

@@ -4,14 +4,14 @@
     found = reader.read_batches(partition, lineage, 4711, 1 << 20, upper_offset, minimum_one=True)
     found.records, found.next_offset
 
-A read takes no request when its bytes were read ahead, one when the segment's indexes are in the
-index cache or in the partition's remote index files, and two otherwise. It returns batches of one
-segment, as Kafka does. A first batch that is larger than `max_bytes` takes one more request. A
-damaged batch is requested again, and everything that is kept of its segment is ignored.
+A read needs no request when its bytes were read ahead. It needs one when the segment's indexes are
+in the index cache or in the partition's remote index files, and else two. It returns batches of one
+segment, as Kafka does. If the first batch is larger than `max_bytes`, one more request is needed. A
+damaged batch is requested again, without the indexes and bytes that are kept of its segment.
 
-A batch that straddles the last offset that the lineage has of a segment, or the offset at which the
-log was truncated, is no part of the log: Kafka removes the whole batch, and its offsets are a gap.
-Reads pass over gaps, compacted tails and empty segments.
+If the lineage of a segment, or a truncated log, ends inside a batch, the batch is not part of the
+log. Kafka removes the whole batch, and its offsets are a gap. Reads skip gaps, compacted tails and
+empty segments.
 
 Bytes of `.log` objects are charged to the payer of the read when they are requested, read-ahead
 included (`charges`). Using them later costs nothing.
@@ -67,18 +67,18 @@ from tierlog.types import StopReason, TopicIdPartition
 
 __all__ = ["RemoteBatchReader", "RemoteRead"]
 
-# The first request brings a first batch of up to this size, whatever the read asks for.
+# The first request fetches a first batch of up to this size, whatever the size of the read.
 _WHOLE_BATCH_BYTES = 1 << 20
-# Of a larger first batch the first request brings this much.
+# If the first batch is larger, the first request fetches this many bytes of it.
 _LEAST_BYTES = 64 << 10
-# A range goes on into the header of the next batch, whose base offset proves that of the last one.
+# A range includes the next batch's base offset, which is compared with that of the last batch.
 _NEXT_BYTES = 17
 # A walk without indexes requests this much at a time.
 _WALK_BYTES = 1 << 20
-# A smaller answer is copied, so that it does not keep the range alive that it was fetched with.
+# A smaller answer is copied, so that the larger range from which it comes can be freed.
 _COPY_BELOW_BYTES = 64 << 10
 _MEMORY_WAIT_MS = 500
-# Damage that a position between two batches looks like, too.
+# These kinds of damage are also found when a position is not at the start of a batch.
 _STRUCTURAL = frozenset(
     {reason.value for reason in StopReason} - {StopReason.END.value, StopReason.BAD_CRC.value}
     | {"wrong_segment", "wrong_position"}
@@ -94,11 +94,11 @@ class RemoteBatchReader:
 
     ``index_cache`` belongs to the same store; without one the indexes of a few segments are kept.
     ``index_files`` returns the remote index files of a partition if this node has some. All buffers
-    are charged to ``memory``, which several readers may share; a read waits up to
-    ``memory_wait_ms`` while it is full. ``read_ahead`` sets how much is fetched in advance, and
-    ``workers`` are the threads that do it (None: threads of this reader). ``alarm`` receives each
-    error that the reader worked around; it runs on the reading thread and must not raise.
-    ``on_gap`` decides what happens where the tier lacks offsets.
+    are charged to ``memory``, which several readers may share. While it is full, a read waits up to
+    ``memory_wait_ms``. ``read_ahead`` sets how much is fetched in advance, by the threads of
+    ``workers`` (None: threads of this reader). ``alarm`` is called with each error after which the
+    reader could continue; it runs on the reading thread and must not raise. ``on_gap`` decides what
+    happens when the tier lacks offsets.
     """
 
     def __init__(
@@ -161,16 +161,16 @@ class RemoteBatchReader:
         tier_end_offset: int | None = None,
         payer: Payer = UNCHARGED,
     ) -> RemoteRead:
-        """Return the batches from the one that holds `offset` on, or from the next one after it.
+        """Return the batches from the batch that holds `offset` on, or from the next one after it.
 
-        They take at most `max_bytes` and no more than the memory's budget, but `minimum_one` brings
-        the first one whatever its size. Each ends below `upper_offset`. A sequential reader of a
-        slow store may get half of a large `max_bytes`, up to the end of a chunk that was read
-        ahead. The read is empty when the tier has a segment that covers `offset` but no batch from
-        there on: local segments go on at `next_offset`.
+        They have at most `max_bytes` and at most the memory's budget, but with `minimum_one` the
+        first batch is returned whatever its size. All end below `upper_offset`. A sequential reader
+        of a slow store may get only half of a large `max_bytes`, up to the end of a chunk that was
+        read ahead. The read is empty when the tier has a segment that covers `offset` but no batch
+        after it. Local segments then continue at `next_offset`.
 
         The log begins at `log_start_offset`, and the tier should hold it up to, not including,
-        `tier_end_offset`; None is unknown. `payer` pays for the requests of the read and of the
+        `tier_end_offset`; None means unknown. `payer` pays for the requests of the read and of the
         read-ahead that it starts.
 
         OutOfRangeError when `offset` lies below `log_start_offset`, when no segment holds it or a
@@ -211,7 +211,7 @@ class RemoteBatchReader:
         return self._positions.lookups.older_until(segment, first_offset, timestamp_ms)
 
     def has_ready(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether bytes for a read from `offset` on were requested already."""
+        """Whether bytes for a read from `offset` on were already requested."""
         return self._ahead.has_ready(partition, offset)
 
     def close(self) -> None:
@@ -243,7 +243,7 @@ class RemoteBatchReader:
         """Read a few batches of a local object in one native call. None unless the place and the
         index are known and every batch is sound.
 
-        Random reads do hardly anything else, so this comes before every other step.
+        This is tried first, because random reads need hardly any other step.
         """
         place = self._find_known(partition, lineage, offset)
         if place is None or max_bytes < 0 or self._closed or self._positions.walked:
@@ -293,7 +293,7 @@ class RemoteBatchReader:
             wanted.offset = offset
             read = nothing_read(wanted, throttled=True)
         except (CorruptDataError, GapError) as error:
-            # The frames of a kept error must not keep the bytes alive that it was found in.
+            # The frames of a kept error must not keep the damaged bytes in memory.
             error.__context__ = None
             raise error.with_traceback(None) from None
         finally:
@@ -330,8 +330,8 @@ class RemoteBatchReader:
             wanted.go_to(place.last_offset + 1)
 
     def _find_place(self, wanted: Wanted, asked: int) -> Place | None:
-        """Return the place to read next, and move `wanted` to it; None when it lies above the
-        wanted offsets, or when nothing follows the places that were read already.
+        """Return the place to read next, and move `wanted` to it. None when it is above the wanted
+        offsets, or when no place follows the places that were already read.
 
         OutOfRangeError when no segment holds the offset `asked` or a later one.
         """
@@ -371,8 +371,8 @@ class RemoteBatchReader:
         log_start_offset: int | None = None,
         tier_end_offset: int | None = None,
     ) -> None:
-        """Raise GapError for a gap that reaches into [`offset`, `next_offset`), unless `on_gap`
-        passes over it. See `read_batches` for the other arguments."""
+        """Raise GapError for a gap that overlaps [`offset`, `next_offset`), unless `on_gap` skips
+        it. See `read_batches` for the other arguments."""
         gap = self.places.find_gap(
             partition,
             lineage,
@@ -427,9 +427,9 @@ class RemoteBatchReader:
             return self._read_past_index(place, wanted, start, error)
 
     def _read_indexed(self, place: Place, wanted: Wanted) -> RemoteRead | None:
-        """Read by the segment's own index, in one request that a native call checks. None when that
-        takes more requests, or when the bytes, which `wanted.fetched` then holds, have to be
-        examined batch by batch."""
+        """Read with the segment's own index, in one request that a native call checks. None when
+        more requests are needed, or when the bytes have to be examined batch by batch. In the
+        second case `wanted.fetched` holds the bytes."""
         index = self._positions.index_of(place)
         if index is None:
             index = self._positions.fetch_index(place)
@@ -463,7 +463,7 @@ class RemoteBatchReader:
         return RemoteRead(records, first_offset, next_offset, segment, start, stop, wanted.requests)
 
     def _find_start(self, place: Place, wanted: Wanted) -> Start | None:
-        """Return where the stream goes on, or else where the index says."""
+        """Return the next position of the stream, or else the position from the index."""
         stream = wanted.stream
         if stream is None or not stream.is_at(place):
             return self._positions.find(place, wanted.offset)
@@ -534,7 +534,7 @@ class RemoteBatchReader:
     def _read_past_index(
         self, place: Place, wanted: Wanted, start: Start, error: CorruptDataError
     ) -> RemoteRead | None:
-        """Walk from further back when the index led to where no batch begins."""
+        """Walk from an earlier position, because no batch begins at the position from the index."""
         suspect = error.position == start.position and error.reason in _STRUCTURAL
         if start.guessed or not suspect:
             raise error
@@ -559,8 +559,8 @@ class RemoteBatchReader:
         raise error
 
     def _read_ranges(self, place: Place, wanted: Wanted, start: Start) -> RemoteRead | None:
-        """Fetch range after range until one holds the batch. With a sound index the first one
-        does."""
+        """Fetch one range after another until a range holds the batch. If the index is sound, the
+        first range does."""
         wanted.requests += start.requests
         size_bytes = place.segment.segment_size_bytes
         position, end = start.position, self._end_first_range(place, wanted, start)
@@ -586,7 +586,7 @@ class RemoteBatchReader:
             position, end = self._find_next_range(run, place, wanted, stride)
             if len(run):
                 self._positions.note(place, run.last_offset[len(run) - 1], run.stop_position)
-                # Each step of a walk is charged by itself: the walk resumes from what it found.
+                # Each step of a walk is charged separately, because the walk can resume after it.
                 wanted.is_begun = wanted.is_begun and not start.guessed
             # Release the views before the next range is fetched.
             del run
@@ -676,7 +676,7 @@ class RemoteBatchReader:
     def _find_rest(
         self, run: BatchRun, row: int, place: Place, wanted: Wanted
     ) -> tuple[int, int] | None:
-        """Return the range that brings further batches that fit; None when `run` has them all."""
+        """Return the range of further batches that fit; None when `run` already has all."""
         if run.end_position >= place.segment.segment_size_bytes:
             return None
         position = run.position_of(row)
@@ -704,7 +704,7 @@ class RemoteBatchReader:
             limit = self._positions.run_limit(place, position, wanted.offset)
             if not 0 < claimed <= limit - position or run.stop_reason is StopReason.ZERO_TAIL:
                 raise too_long(place, position, claimed, limit - position)
-            # The batch has to come whole, however large it is.
+            # The whole batch must be fetched, however large it is.
             end = min(position + claimed + _NEXT_BYTES, place.segment.segment_size_bytes)
             return position, max(end, self._limit_range(place, position, position + stride))
         if run.stop_reason is StopReason.BAD_CRC:
@@ -721,7 +721,7 @@ class RemoteBatchReader:
         )
         row = rest.row_reaching(wanted.offset)
         if row == 0 or not len(rest):
-            # A variable for the error would keep this frame alive, and the bytes with it.
+            # A variable for the error would keep this frame, and so the bytes, in memory.
             raise run.damage()
         wanted.stepped_over = run.damage()
         self._alarm(wanted.stepped_over)
@@ -733,7 +733,7 @@ class RemoteBatchReader:
     ) -> RemoteRead | None:
         last_offset = min(place.last_offset, wanted.last_offset)
         if run.last_offset[row] > last_offset:
-            # The lineage ends within this batch, and before all that follow, or the read does.
+            # The lineage or the read ends within this batch, so no later batch is wanted.
             return nothing_read(wanted) if place.last_offset > wanted.last_offset else None
         end = run.end_row(row, wanted.max_bytes, last_offset, minimum_one=wanted.minimum_one)
         if end == row:
@@ -767,7 +767,7 @@ class RemoteBatchReader:
         )
 
     def _copy_if_small(self, records: memoryview, kept_bytes: int) -> memoryview:
-        """Return a copy of a few bytes out of many, so that the rest is released."""
+        """Return a copy if `records` are few of the kept bytes, so that the rest can be freed."""
         size_bytes = records.nbytes
         if size_bytes >= _COPY_BELOW_BYTES or kept_bytes <= 4 * size_bytes:
             return records

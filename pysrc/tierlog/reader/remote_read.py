@@ -1,4 +1,4 @@
-"""What a remote read asks for and what it finds, as values."""
+"""The request and the result of a remote read, as values."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ __all__ = ["Fetched", "RefusedError", "RemoteRead", "ThrottledError", "Wanted", 
 class RemoteRead(NamedTuple):
     """The result of a remote read.
 
-    ``records``: whole batches as they are stored, back to back; the first one reaches the offset of
-    the read. They lie in ``segment`` from byte ``start_position`` up to, not including,
-    ``end_position``. ``first_offset`` is the base offset of the first batch and ``next_offset`` the
-    offset after the last one.
+    ``records``: whole batches as they are stored, back to back. The first batch ends at or after
+    the offset of the read. They are the bytes of ``segment`` from ``start_position`` up to, not
+    including, ``end_position``. ``first_offset`` is the base offset of the first batch, and
+    ``next_offset`` is the offset after the last batch.
 
-    In an empty read `first_offset` is -1. Its `next_offset` lies past a gap, or is the offset of
-    the read: the first batch is too large, there was no memory in time (``refused``), or the quota
-    is used up (``throttled``). ``requests`` counts the requests to the store.
+    In an empty read `first_offset` is -1. `next_offset` is then after a gap, or it is the offset of
+    the read because the first batch is too large, no memory was free in time (``refused``), or the
+    quota is used up (``throttled``). ``requests`` is the number of requests to the store.
     """
 
     records: Buffer
@@ -62,17 +62,17 @@ class Fetched(NamedTuple):
 
 @dataclass(slots=True)
 class Wanted:
-    """What a read asks for, and how far it has come.
+    """The request and the progress of a read.
 
-    The read wants the batches of `partition` from `offset` up to `last_offset`, `max_bytes` of them
-    at most, and the first one whatever its size if `minimum_one`. `lineage` decides which segments
-    belong to the log. The tier should hold the offsets from `log_start_offset` up to, not
-    including, `tier_end_offset`; None is unknown.
+    The read needs the batches of `partition` from `offset` up to `last_offset`, but at most
+    `max_bytes`. With `minimum_one` it needs the first batch whatever its size. `lineage` decides
+    which segments belong to the log. The tier should hold the offsets from `log_start_offset` up
+    to, not including, `tier_end_offset`; None means unknown.
 
-    `offset` moves on past gaps and into later segments. ``requests`` counts those to the store.
-    ``fetched`` holds bytes that a request has brought and that still have to be examined.
-    ``payer`` pays for the bytes; once ``is_begun`` they are charged without asking it.
-    ``stepped_over`` is the damage of a batch that seems to lie below `offset`.
+    `offset` advances past gaps and into later segments. ``requests`` is the number of requests to
+    the store. ``fetched`` holds bytes that were fetched but not examined yet. ``payer`` pays for
+    the bytes. Once ``is_begun``, it is charged but can no longer refuse. ``stepped_over`` is the
+    damage of a batch that seems to be below `offset`.
     """
 
     partition: TopicIdPartition
@@ -91,13 +91,13 @@ class Wanted:
     stepped_over: CorruptDataError | None = None
 
     def require_no_gap(self, offset: int) -> None:
-        """Raise the damage of a batch before `offset` that may hold the offset of the read: its
-        base offset may be wrong, since no checksum covers it."""
+        """Raise the damage of a batch before `offset`, because the batch may hold the offset of the
+        read. Its base offset may be wrong, since no checksum covers it."""
         if self.stepped_over is not None and offset > self.offset:
             raise self.stepped_over
 
     def go_to(self, offset: int) -> None:
-        """Move on past a gap or to the next segment, where the stream's position says nothing."""
+        """Continue after a gap or in the next segment, where the stream's position is not valid."""
         self.offset = offset
         if self.stream is not None:
             self.stream.place = None

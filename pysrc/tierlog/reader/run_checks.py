@@ -1,4 +1,4 @@
-"""Compares batches with what an index, or the batches before them, said of their position."""
+"""Compares batches with the expected values from an index or from the batches before them."""
 
 from __future__ import annotations
 

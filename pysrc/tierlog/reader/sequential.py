@@ -11,13 +11,13 @@ from tierlog.reader.remote_read import Wanted
 
 __all__ = ["Outcome", "Part", "take_parts"]
 
-# A read of this size may end with a chunk when that is half of `max_bytes`: a second chunk would
-# mean copying both.
+# A read of this size may end with a chunk if it then has half of `max_bytes`, because both chunks
+# would have to be copied if a second one were added.
 _LARGE_BYTES = 256 << 10
 
 
 class Outcome(Enum):
-    """Why chunks gave no batches."""
+    """Why no batches could be taken from the chunks."""
 
     # The limits of the read allow none.
     NOTHING = "nothing"
@@ -54,7 +54,7 @@ def take_parts(
     offset, left = wanted.offset, wanted.max_bytes
     for chunk in stream.chunks:
         if not chunk.place.is_of(place):
-            # Read-ahead went on into the next segment, so this one has no more.
+            # The next chunk belongs to the next segment, so this segment has no more batches.
             return parts or Outcome.EXHAUSTED
         if parts and left * 2 <= wanted.max_bytes and wanted.max_bytes >= _LARGE_BYTES:
             return parts
@@ -68,7 +68,7 @@ def take_parts(
         if row == len(run):
             continue
         if run.base_offset[row] > offset:
-            # Either a gap, or the store returned other bytes: the index decides.
+            # There is a gap, or the store returned other bytes. The index decides which.
             return parts or Outcome.MISSED
         end = run.end_row(row, left, last_offset, minimum_one=wanted.minimum_one and not parts)
         if end == row:

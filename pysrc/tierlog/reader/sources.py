@@ -58,9 +58,9 @@ def is_url(text: str) -> bool:
 
 
 def source_of(text: str) -> Source:
-    """Return the source that a path or URL names. A URL is a store; so is a directory with a
-    store's marker, and the folder that Kafka's LocalTieredStorage writes to. OSError if it does not
-    exist, ConfigError for the URL of a broker's log directory."""
+    """Return the source for a path or URL. A URL is a store. A directory with the marker of a
+    store, or one to which Kafka's LocalTieredStorage writes, is a store, too. Raises OSError if the
+    source does not exist, and ConfigError for the URL of a broker's log directory."""
     if is_url(text):
         url = _ONE_SLASH.sub("file:///", text)
         folder = local_path(url)
@@ -95,7 +95,8 @@ def source_of(text: str) -> Source:
 
 
 def _may_be_log_dir(path: str) -> bool:
-    """Whether to open it as a log directory, whose errors also fit a file or unreadable folder."""
+    """Return whether to open the path as a log directory. This includes files and unreadable
+    folders, because the errors of a log directory fit these, too."""
     try:
         names = os.listdir(path)
     except OSError:

@@ -1,7 +1,8 @@
 """Lists a store once: its segments, and the objects that are not segments.
 
-An unreadable object may be all that is left of a segment. So a reader must not report its offsets
-as an unexplained gap, nor take the end of the readable segments for the end of the log.
+An unreadable object may be the only object that is left of a segment. So a reader must not report
+the segment's offsets as an unexplained gap, nor assume that the log ends after the readable
+segments.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ __all__ = ["StoreListing"]
 class StoreListing:
     """Lists `store` once and describes each segment whose key is `wanted`.
 
-    `on_problem` receives the other objects; without it a hidden segment is an error, as in
-    `describe_segments`.
+    `on_problem` receives the objects that are not segments. Without it, an object that hides a
+    segment is an error, as in `describe_segments`.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class StoreListing:
         )
 
     def has_unfinished(self, partition: TopicIdPartition, offset: int) -> bool:
-        """Whether a `.log` object from `offset` on still has no `.indexes` object."""
+        """Whether a `.log` object with offsets from `offset` on still has no `.indexes` object."""
         return any(
             (key.topic_id, key.partition) == (partition.topic_id, partition.partition)
             and key.base_offset >= offset
@@ -57,8 +58,8 @@ class StoreListing:
         )
 
     def _has_indexes(self, key: ObjectKey) -> bool:
-        """Whether the `.indexes` object exists now: a copy that ended since the listing wrote it
-        last."""
+        """Whether the `.indexes` object exists now. If a copy has ended after the listing, it has
+        stored this object."""
         try:
             self._store.head(key.stem + INDEXES_SUFFIX)
         except RemoteResourceNotFoundError:

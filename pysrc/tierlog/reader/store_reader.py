@@ -1,7 +1,7 @@
 """Reads partitions from a store.
 
-A metadata manager, or the bucket itself, lists the segments. `RemoteBatchReader` finds and fetches
-their batches.
+A metadata manager or the bucket itself lists the segments. `RemoteBatchReader` finds and fetches
+the batches.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ __all__ = ["StoreReader"]
 # The first request is small, since the caller may want one record. Later requests grow.
 _FIRST_BYTES = 256 << 10
 _GROWTH = 4
-# A single sequential reader gains nothing from more; the settings may allow less.
+# More would not make a single sequential reader faster. The settings may allow less.
 _MOST_MEMORY_BYTES = 96 << 20
 _MOST_WINDOW_BYTES = 64 << 20
 _MOST_THREADS = 8
@@ -236,7 +236,7 @@ class StoreReader:
     def _check_gap_before(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
     ) -> None:
-        """Report a gap that ends right before `offset`: it may have held the record."""
+        """Report a gap that ends right before `offset`, because it may have held the record."""
         for gap in KnownGaps(self._metadata, gap_start_in(self._storage)).of(partition, lineage):
             if gap.last_offset == offset - 1:
                 error = gap_error(partition, gap.first_offset, gap.last_offset)
@@ -252,7 +252,7 @@ class StoreReader:
         return known
 
     def _find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
-        """Return the partition with that topic name or id; None without a segment of it.
+        """Return the partition with that topic name or id; None when it has no segment. Raises
         OutOfRangeError when several topics had the name."""
         named = [
             one
@@ -285,8 +285,9 @@ class StoreReader:
         indexes: Indexes,
         beside: Executor,
     ) -> None:
-        """Load the indexes of the first segment beside those of the newest one, which has the
-        lineage. The read of the segment gets the error of a failed request."""
+        """Load the indexes of the first segment while another thread loads the indexes of the
+        newest segment, which have the lineage. If the request fails, the read of the segment gets
+        the error."""
         segments = self._finished_segments(partition)
         ahead = [one for one in segments if one.end_offset >= start_offset]
         first = min(ahead, key=lambda one: one.start_offset, default=None)
@@ -307,14 +308,14 @@ class StoreReader:
         kind: IndexKind,
         indexes: Indexes,
     ) -> bytes:
-        """Return a section of the segment's indexes; it may be sound when others are damaged."""
+        """Return a section of the segment's indexes. It may be sound even if others are damaged."""
         try:
             return bytes(indexes.get(segment).section(kind))
         except CorruptDataError:
             return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
 
     def producer_snapshot(self, topic: str, partition: int, offset: int) -> bytes | None:
-        """Return the producer state before an offset at which a segment ends; None for others."""
+        """Return the producer state before `offset`. None unless a segment ends right before it."""
         known = self._find_partition(topic, partition)
         if known is None:
             return None
@@ -327,8 +328,8 @@ class StoreReader:
         return self._section(newest, IndexKind.PRODUCER_SNAPSHOT, self._indexes())
 
     def _first_open_offset(self, partition: TopicIdPartition, indexes: Indexes) -> int:
-        """Return the first offset of the oldest transaction without an end in the store; the offset
-        after the last one when all have ended."""
+        """Return the first offset of the oldest transaction whose end is not in the store. If all
+        have ended, return the offset after the last record."""
         newest = self._newest(partition)
         snapshot = self._section(newest, IndexKind.PRODUCER_SNAPSHOT, indexes)
         states = read_producer_snapshot(snapshot)
@@ -413,8 +414,8 @@ class StoreReader:
     def _read_damaged(
         self, place: Place, offset: int, indexes: Indexes, error: CorruptDataError
     ) -> RemoteRead:
-        """Return the damaged bytes of the index entry that holds `offset`. Without an index return
-        none, and report the rest of the segment as lost."""
+        """Return the damaged bytes of the index entry that holds `offset`. If there is no index,
+        return no bytes, and report the rest of the segment as lost."""
         segment, report = place.segment, self._report_damage
         if report is raise_damage:
             raise error
@@ -459,10 +460,10 @@ class StoreReader:
 
 
 class _SequentialBatches:
-    """Reads batches for one caller, one read after the other, through a `RemoteBatchReader` of its
-    own. A child process that goes on with it gets another one.
+    """Reads batches for one caller, one read after the other, with a `RemoteBatchReader` of its
+    own. If a child process continues the read, it gets another `RemoteBatchReader`.
 
-    The memory bounds what is held here; batches that the caller keeps come on top.
+    The memory limit covers only bytes that are held here, not batches that the caller keeps.
     """
 
     def __init__(

@@ -16,11 +16,11 @@ _REQUESTS = 8
 class StoreWaits:
     """``wait_ms`` is the estimated time before a store begins to send. Any thread.
 
-    A request that has the line for itself measures it: its time minus the time of its bytes. A
-    request beside others gives two bounds: at most its time minus the time of its own bytes, and at
-    least its time minus the time of all bytes that were requested. The estimate changes only when
-    the bounds of the quickest of the last requests exclude it: slower ones may have waited for a
-    processor.
+    If only one request is active, the time is measured: the duration of the request minus the time
+    to send its bytes. If several are active, each request gives two bounds. The upper bound is its
+    duration minus the time to send its own bytes. The lower bound is its duration minus the time to
+    send all requested bytes. The estimate changes only when it is outside of the bounds of the
+    quickest of the last requests, because slower requests may have waited for a processor.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Reads a partition over both tiers: from the store below the directory's first offset, then from
+"""Reads a partition from both tiers: from the store up to the directory's first offset, then from
 the directory.
 
 The directory may delete segments while they are read. Their records are then read from the store.
@@ -26,8 +26,8 @@ __all__ = ["TieredReader"]
 
 
 class _Here(NamedTuple):
-    """The directory at one moment: its first offset, None when it has nothing of the partition, and
-    its last stable offset, for a reader of committed records."""
+    """The directory at one moment: its first offset (None when it has no segment of the partition)
+    and, for a reader of committed records, its last stable offset."""
 
     start_offset: int | None
     stable: StableLog | None
@@ -36,8 +36,8 @@ class _Here(NamedTuple):
 class TieredReader:
     """A `LogReader` over a directory's reader and a store's, of the same cluster.
 
-    Offsets that neither has are a GapError, unless the reader passes over gaps. A topic name means
-    the topic that has it in the directory; the store may have other topics of that name.
+    Offsets that neither has are a GapError, unless the reader skips gaps. A topic name means the
+    topic of that name in the directory; the store may have other topics with the same name.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class TieredReader:
         on_gap: OnGap = "fail",
         same_owner: bool = False,
     ) -> None:
-        """Both readers have the same isolation level. ``look_again`` opens the store anew, to find
-        segments that were copied since; None when `remote` finds them by itself. ``on_gap`` decides
-        what happens where both lack offsets. ``same_owner``: the store is the broker's own tier,
-        and its segments below the log start offset of the directory are about to be deleted. An
-        archive keeps what its broker has deleted."""
+        """Both readers have the same isolation level. ``look_again`` opens the store again, to find
+        segments that were copied since then; None when `remote` finds them by itself. ``on_gap``
+        decides what happens when both lack offsets. ``same_owner``: the store is the broker's own
+        tier, and its segments below the log start offset of the directory will be deleted. An
+        archive, in contrast, keeps segments that its broker has deleted."""
         self._same_owner = same_owner
         self._local = local
         self._remote = remote
@@ -76,7 +76,7 @@ class TieredReader:
         return sorted(known.values(), key=lambda one: (one.topic, one.partition))
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
-        """See `LogReader`; a segment in both is listed twice, the store's first."""
+        """See `LogReader`. A segment in both tiers is listed twice, first that of the store."""
         topic = self._stable_name(topic, partition)
         found: list[SegmentSummary] = []
         if self._remote.extent(topic, partition) is not None:
@@ -155,7 +155,7 @@ class TieredReader:
             return
 
     def _list_directory(self, topic: str, partition: int, before: _Here | None) -> _Here:
-        """List the directory again; the last stable offset is kept if it was known `before`."""
+        """List the directory again. If the last stable offset was known `before`, it is kept."""
         start_offset = self._local.start_offset(topic, partition)
         if before is not None and before.start_offset == start_offset:
             return before
@@ -212,7 +212,7 @@ class TieredReader:
         `name`."""
         ends = [one for one in (here.start_offset, end_offset) if one is not None]
         end = min(ends, default=None)
-        # The end of a transaction may stand anywhere below the directory's first offset.
+        # The end of a transaction may be at any offset below the directory's first offset.
         needed_end = end if here.stable is None else here.start_offset
         remote_end = self._remote_end(topic, partition, start_offset)
         if needed_end is not None and remote_end < needed_end and self._look_again is not None:
@@ -230,8 +230,8 @@ class TieredReader:
         return start_offset if held is None else max(start_offset, held[1])
 
     def _stable_name(self, topic: str, partition: int) -> str:
-        """Return the topic's id if the directory knows it: a read by id stays with the topic when
-        another topic takes its name."""
+        """Return the topic's id if the directory has it. A read by id still reads the same topic
+        when another topic gets its name."""
         return self._local.topic_id(topic, partition) or topic
 
     def _local_bounds(self, topic: str, partition: int) -> tuple[int, int] | None:

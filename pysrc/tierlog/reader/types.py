@@ -64,6 +64,7 @@ class FetchSource(Enum):
     REMOTE = "remote"
     THROTTLED = "throttled"
     NO_BUDGET = "no_budget"
+    NO_MEMORY = "no_memory"
     ERROR = "error"
 
 
@@ -85,8 +86,8 @@ class FetchRequest:
     """A fetch; the defaults are those of Kafka's consumer.
 
     With limits of 0 or less the answer still has one batch, once per request. ``client_id`` selects
-    the quota; ``replica_id`` is the broker's id when a follower asks. The answer waits up to
-    ``max_wait_ms`` for ``min_bytes``.
+    the quota. ``replica_id`` is the broker's id if the request comes from a follower. The answer
+    waits up to ``max_wait_ms`` for ``min_bytes``.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -102,9 +103,9 @@ class FetchRequest:
 class PartitionData:
     """The answer for one partition.
 
-    ``records``: whole checked batches as they are stored, back to back; the first one may begin
+    ``records``: whole checked batches as they are stored, back to back. The first batch may begin
     below the fetch offset. Unknown offsets are -1. ``aborted_transactions`` is None unless the
-    reader wants committed records only. ``text`` explains an error to a person.
+    request is for committed records only. ``text`` is an error message for people.
     """
 
     partition: TopicIdPartition
@@ -124,7 +125,7 @@ class PartitionData:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether a later request for the same can use it."""
+        """Whether a later request for the same data can use this answer."""
         return self.size_bytes > 0
 
 
@@ -160,10 +161,11 @@ class FetchView:
 
 
 class FetchHost(Protocol):
-    """Has the partitions: a node, or a reader of directories and stores."""
+    """The owner of the partitions: a node, or a reader of directories and stores."""
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
-        """Return the partition now, None when it is not here. Quick, from any thread.
+        """Return the present state of the partition; None for an unknown partition. This must be
+        quick, and any thread may call it.
 
         A host of a log that another process writes reads the last stable offset and the high
         watermark first, then lists the segments, and reads the log start and the local log start

@@ -22,7 +22,7 @@ class Workers(Protocol):
         ...
 
     def close(self) -> None:
-        """Start no more jobs; those that have not started never do."""
+        """Start no more jobs. Jobs that have not started are dropped."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class Threads:
     """Up to `most` daemon threads, started when there are jobs. A thread that had no job for
     `idle_ms` calls `when_idle` and ends.
 
-    `close` does not wait for them, so that a store that never answers cannot block it.
+    `close` does not wait for the threads, so that a store that never answers cannot block it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Threads:
                     self._threads -= 1
                     break
             job()
-            # An idle thread must not keep the bytes alive that its last job has fetched.
+            # An idle thread must not keep the bytes of its last job in memory.
             del job
         self._when_idle()
 

@@ -5,8 +5,9 @@ there. Its own state directory (``metadata.sqlite``, remote index files, notes) 
 the store and the broker.
 
 A `Watch` lists the directories once per interval, asks the broker once about all partitions, and
-passes those that the broker leads to a `RemoteLogManager`, which copies and expires them. A segment
-that cannot be copied is a row of the report with its reason and does not stop the others.
+passes the partitions that the broker leads to a `RemoteLogManager`, which copies and expires their
+segments. If a segment cannot be copied, the report has a row with the reason, and the other
+segments are still copied.
 """
 
 from __future__ import annotations

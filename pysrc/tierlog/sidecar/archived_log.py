@@ -1,7 +1,7 @@
 """Checks whether the log in a directory is the one that was archived under the same id.
 
-A derived topic id comes from the name alone, so a topic that was deleted and created again has the
-same id. Its offsets and leader epochs start anew and look like those of the old topic.
+A derived topic id depends only on the name, so a topic that was deleted and created again has the
+same id. Its offsets and leader epochs start again and look like the ones of the old topic.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tierlog.remote.segment.storage import RemoteStorageManager
 
 __all__ = ["difference_from_archive"]
 
-# Bytes of the newest archived batch to compare: its header has offsets, times and a checksum.
+# Bytes of the newest archived batch to compare. They include offsets, times and a checksum.
 _COMPARED_BYTES = 64
 
 
@@ -27,11 +27,11 @@ def difference_from_archive(
     finished: Sequence[RemoteLogSegmentMetadata],
     storage: RemoteStorageManager,
 ) -> str:
-    """Return why `log` is not the log of the `finished` segments; empty when no fact contradicts
-    it.
+    """Return why `log` is not the log of the `finished` segments. The text is empty when no
+    difference was found.
 
-    Compares the first batch of the newest archived segment, where the log still has it. OSError
-    when a segment is gone, RemoteStorageError when the store does not answer.
+    Compares the first batch of the newest archived segment, if the log still has this batch. Raises
+    OSError when a segment is gone, and RemoteStorageError when the store does not answer.
     """
     if not finished or not log.segments:
         return ""

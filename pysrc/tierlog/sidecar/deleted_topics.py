@@ -1,9 +1,9 @@
 """Deletes the archives of topics that the cluster has deleted, after a time.
 
-A topic counts as deleted only when the cluster answers that no topic, or another topic, has its
-name. Without an answer (no permission, no connection) the topic is unknown, which is not deleted.
-The state directory notes when a deletion was first seen, so that the time continues after restarts;
-a topic that appears again is removed from the notes.
+A topic counts as deleted only when the cluster answers that no topic has its name, or that the
+topic of this name has another id. If there is no answer (no permission, no connection), the topic
+is unknown and not deleted. A note in the state directory has the time when a deletion was first
+seen, so that the time continues after restarts. If the topic appears again, its note is removed.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def deleted_since(
     noted: Mapping[str, int],
     now_ms: int,
 ) -> tuple[dict[str, int], frozenset[str]]:
-    """Return the times since when archived topics are deleted, as far as known, and the topics that
-    are deleted by the cluster's present answer.
+    """Return since when each deleted topic is deleted, as far as known, and the topics that are
+    deleted according to the cluster's present answer.
 
-    ``archived`` has names by topic id, ``named`` the ids that the cluster has by name (None:
-    no topic has it; a missing name: unknown), ``here`` the ids on the broker's own disks.
-    While the cluster knows none of the archived topics it may be a new cluster, and no topic counts
-    as deleted.
+    ``archived`` has the names by topic id, and ``here`` the topic ids on the broker's own disks.
+    ``named`` has the cluster's topic ids by name. None there means that no topic has the name, and
+    a missing name means unknown. While the cluster knows none of the archived topics, it may be a
+    new cluster, and no topic counts as deleted.
     """
     alive = {topic_id for topic_id, name in archived.items() if named.get(name) == topic_id}
     since = {
@@ -112,10 +112,10 @@ class DeletedTopics:
     def settle(
         self, here: Collection[str], topics: Collection[str], warn: Callable[[str], None]
     ) -> None:
-        """Find deleted topics, and delete the archives whose time is over.
+        """Find deleted topics, and delete archives that were kept for the retention time.
 
-        ``here``: the topic ids on the broker's disks. Empty ``topics`` means all. Without a
-        reliable cluster, store or wall clock it only warns.
+        ``here``: the topic ids on the broker's disks. Empty ``topics`` means all. While the
+        cluster, the store or the wall clock is not reliable, this only warns.
         """
         # The cluster does not know derived ids, so it cannot report their deletion.
         archived = {
@@ -157,9 +157,9 @@ class DeletedTopics:
             self._delete(partition)
 
     def _is_left_over(self, key: str, topic: str) -> bool:
-        """Return whether the object is a takeover, half of a segment, or part of a damaged one.
-        Without a topic no sidecar
-        copies into its folder any more; foreign objects stay there."""
+        """Return whether the object is a takeover, half of a segment, or part of a damaged segment.
+        No sidecar copies segments of a deleted topic, so such objects belong to no active copy.
+        Foreign objects are kept."""
         try:
             parsed = parse_key(key)
         except ValueError:
@@ -174,7 +174,7 @@ class DeletedTopics:
         return [one for one in self._metadata.partitions() if one.topic_id == topic_id]
 
     def _tell(self, topic: str, topic_id: str, since_ms: int, warn: Callable[[str], None]) -> None:
-        """Warn once, so that an operator may object."""
+        """Warn once, so that an operator can stop the deletion."""
         if topic_id not in self._told:
             self._told.add(topic_id)
             since = datetime.fromtimestamp(since_ms // 1000, UTC).isoformat()
@@ -204,7 +204,7 @@ class DeletedTopics:
 
 
 def _parse(since: object) -> dict[str, int]:
-    """ValueError for anything that `DeletedTopics` would not have written."""
+    """Return the notes. Raises ValueError for notes that `DeletedTopics` cannot have written."""
     if not isinstance(since, dict):
         raise ValueError(repr(since)[:80])
     for topic_id, since_ms in since.items():

@@ -1,7 +1,7 @@
 """A dry run of a sidecar: a store that drops what is written, and a copy of the state directory.
 
-The store reads another store, and counts what is written. So a dry run executes a whole pass with
-every check and decision and changes nothing.
+The store reads from another store, and only counts the bytes that are written. So a dry run
+executes a whole pass with every check and decision, and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DryRunStore", "copy_metadata"]
 
-# Indexes are read back right after their write; older ones are not read again.
+# A sidecar reads indexes back right after it has written them, and later never again.
 _KEPT = 16
 
 
 class DryRunStore(ObjectStore):
-    """A store over another one. Written and deleted objects change only this view."""
+    """A view of another store. Written and deleted objects change only the view."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -44,7 +44,7 @@ class DryRunStore(ObjectStore):
         return self._store.is_local
 
     def put_bytes(self, key: str, data: Buffer, *, overwrite: bool = False) -> None:
-        """See `ObjectStore`; never an error here."""
+        """See `ObjectStore`. This never fails."""
         self._data[key] = bytes(data)
         self._wrote(key, len(self._data[key]))
         while len(self._data) > _KEPT:
@@ -53,7 +53,7 @@ class DryRunStore(ObjectStore):
     def put_stream(
         self, key: str, chunks: Iterable[Buffer], size_bytes: int, *, overwrite: bool = False
     ) -> None:
-        """See `ObjectStore`; the chunks are consumed, since their source checks them."""
+        """See `ObjectStore`. All chunks are read, because their source checks them."""
         for _ in chunks:
             continue
         self._wrote(key, size_bytes)
@@ -87,7 +87,7 @@ class DryRunStore(ObjectStore):
                 if info.key not in self._deleted and info.key not in self._written:
                     yield info
         except RemoteResourceNotFoundError:
-            # A folder that the first real pass would make.
+            # The folder does not exist yet; the first real pass would create it.
             return
 
     def delete(self, key: str) -> None:
@@ -103,10 +103,10 @@ class DryRunStore(ObjectStore):
 
 
 def copy_metadata(source: str, target: str) -> None:
-    """Copy the SQLite file `source`, if it exists, also while another process writes to it.
+    """Copy the SQLite file `source` if it exists, even while another process writes to it.
 
-    RemoteMetadataError when it cannot be read. Nothing is written beside `source` unless a process
-    that was killed has left a write-ahead log there.
+    Raises RemoteMetadataError when the file cannot be read. No file is written beside `source`,
+    unless a process that was killed has left a write-ahead log there.
     """
     if not os.path.exists(source):
         return

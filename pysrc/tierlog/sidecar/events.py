@@ -64,7 +64,7 @@ class Events(ManagerListener):
         self.quota_wait_ms = 0
 
     def begin(self, listener: TierListener, total_bytes: int) -> None:
-        """Start a run: report to `listener`; `total_bytes` are to be sent."""
+        """Start a run that reports to `listener` and has to send `total_bytes`."""
         with self._lock:
             self.listener = listener
             self._lately = Lately(self._clock)
@@ -184,8 +184,8 @@ def _row(event: SegmentEvent, outcome: Outcome) -> TierRow:
 
 
 def row_of_decision(log: PartitionLog, decision: Decision, failure: str = "") -> TierRow:
-    """Return the row of a segment that was not copied. Without a reason the next pass copies it;
-    ``failure`` is the error that stopped the copy task of its partition."""
+    """Return the row of a segment that was not copied. If the decision has no reason, the next pass
+    copies the segment. ``failure`` is the error that stopped the copy task of its partition."""
     reason = decision.reason
     turn = f"the copy task stopped before it: {failure}" if failure else "waits for its turn"
     return TierRow(

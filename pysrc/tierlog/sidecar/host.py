@@ -1,8 +1,8 @@
 """A partition of an unmodified broker as a `LocalLog` of the remote log manager.
 
-It only reads: the local log of a sidecar is the last listing of the directories. The broker deletes
-its segments by its own retention. The archive has a retention of its own, so its log start offset
-differs from the broker's.
+The partition is only read: its local log is the last listing of the directories. The broker deletes
+its segments by its own retention. The archive has another retention, so its log start offset
+differs from that of the broker.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["SidecarLog"]
 
 
 class SidecarLog:
-    """A `LocalLog`: the watch calls `look` and `gone`, the manager everything else."""
+    """A `LocalLog`. The watch calls `look` and `gone`; the manager calls all other methods."""
 
     def __init__(
         self,
@@ -65,10 +65,11 @@ class SidecarLog:
     # -- the watch's side
 
     def look(self, log: PartitionLog, answer: BrokerAnswer | None) -> LogView:
-        """Return the view of a new listing and answer; the same view when neither has changed.
+        """Return the view of a new listing and a new answer. If neither has changed, return the
+        same view as before.
 
-        RemoteStorageError or CorruptDataError when the log's history is only in the store and
-        cannot be read; RemoteMetadataError when another log was copied.
+        Raises RemoteStorageError or CorruptDataError when the history of the log is only in the
+        store and cannot be read. Raises RemoteMetadataError when another log was copied.
         """
         with self._lock:
             if self._view is None or self._must_relearn or self._seen != (log, answer):
@@ -88,7 +89,7 @@ class SidecarLog:
             self._view = self._seen = None
 
     def relearn(self) -> None:
-        """Record that segments of other brokers became known: the next view shows them."""
+        """Record that segments of other brokers became known, so that the next view has them."""
         self._must_relearn = True
 
     @property
@@ -138,8 +139,8 @@ class SidecarLog:
         return begins >= before[0].base_offset and ends >= before[-1].base_offset
 
     def _require_same_records(self, log: PartitionLog) -> None:
-        """RemoteMetadataError when another topic of that name was archived: without topic ids a
-        topic that was deleted and created again has the same name."""
+        """Raise RemoteMetadataError when another topic of that name was archived. If topics have no
+        ids, a topic that was deleted and created again has the same name."""
         try:
             difference = difference_from_archive(log, self._finished(), self._storage)
         except OSError as error:
@@ -168,15 +169,15 @@ class SidecarLog:
         return history
 
     def _require_same_log(self, history: LeaderEpochs) -> None:
-        """RemoteMetadataError when the log starts anew, as on a new disk: the old segments belong
-        to no leader epoch of it and would be deleted."""
+        """Raise RemoteMetadataError when the log starts from the beginning, as on a new disk. The
+        old segments belong to none of its leader epochs, so retention would delete them."""
         if not history.entries:
             return
         first, finished = history.entries[0], self._finished()
         before = [one for one in finished if one.leader_epochs[-1][0] < first.epoch]
         if not before:
             return
-        # Copies of a deposed leader that its successor copied, too, do not count.
+        # Does not count a deposed leader's copy if the later leader has copied the same offsets.
         covered = coverage(finished, history)
         lost = [one for one in before if not covered.holds(one.start_offset, one.end_offset)]
         if lost:
@@ -202,16 +203,17 @@ class SidecarLog:
         ]
 
     def _stored(self) -> list[RemoteLogSegmentMetadata]:
-        """Return the finished segments and the interrupted copies: these may be whole, and the
-        broker may have deleted their records since."""
+        """Return the finished segments and the interrupted copies. An interrupted copy may be
+        whole, and the broker may have deleted its records since then."""
         return [one for one in self._metadata.list(self.partition) if one.state in STORED]
 
     def _start(self, log: PartitionLog) -> int | None:
-        """Return the archive's log start offset: the recorded one, else the start of its first
-        segment, else the broker's. The broker's alone would move with local retention."""
+        """Return the log start offset of the archive: the recorded one, else the start of its first
+        segment, else that of the broker. The broker's comes last, because its local retention
+        advances it."""
         if self._log_start_offset is None:
             first = min((segment.start_offset for segment in self._stored()), default=None)
-            # Without tiered segments the log's own start counts, and may still move.
+            # While no segment is tiered, the log start offset of the broker counts. It may advance.
             if first is None or log.log_start_offset is None:
                 return log.log_start_offset if first is None else first
             self._log_start_offset = min(first, log.log_start_offset)
@@ -220,17 +222,17 @@ class SidecarLog:
     # -- the manager's side
 
     def view(self) -> LogView | None:
-        """See `LocalLog`. The epochs of deleted records become known with the copy of the segment
-        that has them; the segments behind it are copied with the whole history."""
+        """See `LocalLog`. When a segment is copied whose first records are deleted, their epochs
+        become known. The later segments are then copied with the whole history."""
         if self._view is not None and self._must_relearn:
-            # An error is raised by the next look.
+            # An error is ignored here, because the next look raises it.
             with self._lock, suppress(TierlogError, OSError):
                 if self._seen is not None:
                     self._make_view(*self._seen)
         return self._view
 
     def advance_log_start_offset(self, offset: int) -> None:
-        """See `LocalLog`; the state directory keeps it durably."""
+        """See `LocalLog`. The offset is stored durably in the state directory."""
         self._metadata.advance_log_start_offset(self.partition, offset)
         with self._lock:
             self._log_start_offset = max(offset, self._log_start_offset or 0)
@@ -244,7 +246,7 @@ class SidecarLog:
                 )
 
     def raise_highest_remote_offset(self, offset: int) -> None:
-        """See `LocalLog`; only for the status, since nothing is deleted here."""
+        """See `LocalLog`. A sidecar deletes no local segments, so only the status uses this."""
         self._highest_remote_offset = max(self._highest_remote_offset, offset)
 
     def delete_local_segments(self, local_log_start_offset: int) -> None:
@@ -254,8 +256,8 @@ class SidecarLog:
 def _above(
     segments: tuple[SegmentFiles, ...], start_offset: int | None
 ) -> tuple[SegmentFiles, ...]:
-    """Leave out segments below the log start offset of the broker or the archive: their records are
-    deleted, only the files remain."""
+    """Leave out segments below the log start offset of the broker or the archive. Their records are
+    deleted, although the files still exist."""
     if start_offset is None:
         return segments
     return tuple(
@@ -266,6 +268,7 @@ def _above(
 
 
 def _high_watermark(log: PartitionLog, stable: StableOffset) -> int | None:
-    """The checkpoint may lag behind the last stable offset, which is never too high."""
+    """Return the larger of the checkpoint and the last stable offset. The checkpoint may lag behind
+    the last stable offset, which is never too high."""
     known = [offset for offset in (log.high_watermark, stable.value) if offset is not None]
     return max(known, default=None)

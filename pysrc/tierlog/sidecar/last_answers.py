@@ -1,7 +1,7 @@
 """The broker's last answer for each partition: its leader, and whether its topic is compacted.
 
-A missing answer changes nothing: a field that an answer lacks keeps its last known value, also in
-later runs, since the state directory notes the answers. A field that was never known stays unknown.
+If an answer lacks a field, the field keeps its last known value. This holds in later runs, too,
+because the state directory notes the answers. A field that was never known is still unknown.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LastAnswers:
         self._notes = Notes(state, NOTES_KEY, _VERSION)
         self._node_id = node_id
         self._read = self._changed = False
-        # Both by topic id, since another topic may take the name.
+        # By topic id, because another topic may get the same name.
         self._compacted: dict[str, bool] = {}
         self._leaders: dict[str, dict[int, _Leader]] = {}
 
@@ -61,7 +61,7 @@ class LastAnswers:
         self._read = True
 
     def save(self, warn: Callable[[str], None]) -> None:
-        """Note what has changed. A state directory that cannot be written is a warning."""
+        """Note the changed answers. If the state directory cannot be written, warn."""
         if not self._changed:
             return
         try:
@@ -76,9 +76,9 @@ class LastAnswers:
     ) -> BrokerAnswer:
         """Return `answer` with its missing fields from the last answer that had them.
 
-        ``written_epoch`` is the last leader epoch in the directory. An answer of an earlier epoch,
-        also one that the broker gives now, does not make this broker the leader of a later epoch:
-        it is old, and another broker may have led since.
+        ``written_epoch`` is the last leader epoch in the directory. An answer with an earlier epoch
+        does not make this broker the leader of a later epoch, even if the broker has just given the
+        answer. The answer is old, and another broker may have led since then.
         """
         if answer is None:
             answer = _SILENCE
@@ -130,7 +130,7 @@ class LastAnswers:
 
 
 def _parse(topics: object) -> tuple[dict[str, bool], dict[str, dict[int, _Leader]]]:
-    """ValueError for anything that `LastAnswers` would not have written."""
+    """Return the answers. Raises ValueError for notes that `LastAnswers` cannot have written."""
     compacted: dict[str, bool] = {}
     leaders: dict[str, dict[int, _Leader]] = {}
     for topic_id, said in _mapping(topics).items():

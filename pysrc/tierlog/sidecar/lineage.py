@@ -1,9 +1,9 @@
 """Completes the leader epochs of a log whose oldest segments the broker has deleted.
 
-A broker without tiering cuts its leader-epoch-checkpoint at its own log start offset: earlier
-epochs are deleted, and the first remaining one seems to start there. The tiered segments still have
-the earlier epochs. Without them the older part of the archive would belong to no lineage:
-no reader could read it, and clean-up would treat it as a copy of a deposed leader.
+A broker without tiering cuts its leader-epoch-checkpoint at its own log start offset. It deletes
+earlier epochs, and the first remaining epoch seems to start at this offset. The tiered segments
+still have the earlier epochs. Without these epochs, the older part of the archive would belong to
+no lineage. No reader could read it, and clean-up would treat it as a copy of a deposed leader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogS
 
 __all__ = ["STORED", "ambiguous", "from_remote_segments"]
 
-# Segments whose records may be in the store. A copy is one of committed records from its start on.
+# Segments whose records may be in the store. Even an unfinished copy has only committed records.
 STORED = (
     RemoteLogSegmentState.COPY_SEGMENT_STARTED,
     RemoteLogSegmentState.COPY_SEGMENT_FINISHED,
@@ -28,8 +28,9 @@ def from_remote_segments(
 ) -> LeaderEpochs:
     """Return ``local``, extended below its first entry by remote segments.
 
-    The extension goes backwards. Of the segments that reach the present start, it takes the one of
-    the latest epoch that is not later than the next entry's; without one, the nearest one below.
+    The extension goes backwards from the first entry. Among the segments that reach the present
+    start, the function takes the segment with the latest epoch that is not later than the epoch of
+    the next entry. If no segment reaches the start, it takes the nearest segment below.
     """
     if not local.entries:
         return local
@@ -65,7 +66,8 @@ def from_remote_segments(
 
 
 def ambiguous(segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
-    """Return whether two epochs claim one offset, so that only a segment's upload can tell."""
+    """Return whether segments of two epochs have the same offset. Only the leader epochs that were
+    uploaded with a segment then tell which epoch is right."""
     ranges = sorted(
         (start, end, epoch)
         for segment in segments

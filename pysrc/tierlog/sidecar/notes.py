@@ -24,13 +24,13 @@ class Notes:
 
     @property
     def url(self) -> str:
-        """Where the document lies."""
+        """The URL of the document."""
         return f"{self._state.url}/{self._key}"
 
     def read(self) -> dict[str, Any] | None:
-        """Return the fields, None when there is no document.
+        """Return the fields; None when there is no document.
 
-        ValueError for a document of another version; RemoteStorageError when the state
+        Raises ValueError for a document of another version, and RemoteStorageError when the state
         directory cannot be read.
         """
         try:
@@ -49,6 +49,6 @@ class Notes:
         return fields
 
     def write(self, fields: Mapping[str, Any]) -> None:
-        """Replace the document. RemoteStorageError when it could not be made durable."""
+        """Replace the document. Raises RemoteStorageError when it could not be made durable."""
         text = json.dumps({"format_version": self._version, **fields}, sort_keys=True)
         self._state.put_bytes(self._key, text.encode("utf-8"), overwrite=True)

@@ -1,7 +1,7 @@
 """Checks that store, state and index directories are outside the broker's log directories.
 
-A broker does not start on a log directory with unknown folders, and deletes everything in a topic's
-folders with the topic.
+A broker does not start if a log directory has unknown folders. When a topic is deleted, the broker
+deletes all files in its folders.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ __all__ = ["open_logs"]
 def open_logs(
     log_dirs: Sequence[str], store: ObjectStore, state_dir: str, index_dir: str | None
 ) -> LogDir:
-    """Open the log directories; ConfigError when the store, the state or the remote index files lie
-    inside one of them, or one of them inside the store. Symbolic links are resolved.
+    """Open the log directories, after symbolic links are resolved.
+
+    Raises ConfigError when the store, the state or the remote index files are inside a log
+    directory, or a log directory is inside the store.
     """
     if not log_dirs:
         raise ConfigError("no log directory given")

@@ -27,12 +27,13 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierRow:
-    """One segment of the report. ``reason`` is one word, ``text`` a sentence.
+    """One segment of the report. ``reason`` is one word and ``text`` is a sentence.
 
-    REFUSED: the segment is damaged or does not fit its log. FAILED: store or disk failed; the next
-    pass tries again. Both are problems. SKIPPED is no failure: nothing to do, or not yet. EXPIRED:
-    deleted from the store by its retention. REPAIRED: objects in the store were rebuilt or removed;
-    no segment was copied. WOULD_COPY, WOULD_EXPIRE and WOULD_REPAIR: outcomes of a dry run."""
+    REFUSED: the segment is damaged or does not fit its log. FAILED: the store or the disk failed;
+    the next pass tries again. Both count as problems. SKIPPED does not: the segment need not be
+    copied, or not yet. EXPIRED: retention deleted the segment from the store. REPAIRED: objects in
+    the store were rebuilt or removed, but no segment was copied. WOULD_COPY, WOULD_EXPIRE and
+    WOULD_REPAIR: outcomes of a dry run."""
 
     # Wall-clock time of the row.
     timestamp_ms: int | None = field(default=None, metadata={"wide": True, "streamed": True})
@@ -49,8 +50,8 @@ class TierRow:
 class TierReport:
     """The result of one pass: segments, skipped files, damaged checkpoints, warnings.
 
-    ``quota_wait_ms``: time spent waiting for the copy quota. ``failures``: failures that concern no
-    single segment; the next pass tries again.
+    ``quota_wait_ms``: the time for which copies waited for the quota. ``failures``: failures that
+    do not belong to one segment; the next pass tries again.
     """
 
     rows: tuple[TierRow, ...]
@@ -87,10 +88,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of continuous tiering after a look; counts are those since its start.
+    """The status of continuous tiering after a look. Counts began at the start of the sidecar.
 
-    ``lag_bytes`` and ``lag_segments`` could be copied and are not yet; None for unknown. ``stuck``:
-    tasks without progress for a long time. ``broker_answers``: None when none is asked.
+    ``lag_bytes`` and ``lag_segments``: segments that could be copied but are not copied yet; None
+    if unknown. ``stuck``: tasks that have made no progress for a long time. ``broker_answers``:
+    None when no broker is asked.
     """
 
     led: int
@@ -119,7 +121,7 @@ class TierListener:
         """A setting has changed, or its change was refused."""
 
     def on_failure(self, task: str, text: str) -> None:
-        """A task failed for a reason that concerns no single segment; it is tried again."""
+        """A task failed for a reason that does not belong to one segment. It is tried again."""
 
     def on_progress(self, progress: Progress) -> None:
         """Bytes were sent, or a copy waits."""

@@ -15,7 +15,7 @@ _MAX_REMEMBERED = 10_000
 
 
 class Lately:
-    """What was said lately. Not thread-safe."""
+    """The messages that were reported recently. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

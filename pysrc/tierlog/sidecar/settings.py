@@ -1,6 +1,6 @@
-"""Settings that change in a running sidecar: which take effect, and which need a restart.
+"""Finds which changed settings take effect in a running sidecar, and which need a restart.
 
-A running broker's copy limit wins over that of the settings while it has one.
+While the running broker has a copy limit, it replaces the copy limit of the settings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Change:
 
     @property
     def takes_effect(self) -> bool:
-        """Whether the change takes effect at once; else with the next start."""
+        """Whether the change takes effect at once; if not, it does after a restart."""
         return self.setting.name in _TAKES_EFFECT
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ def topic_settings(config: Config) -> TopicSettings:
 
 
 def unless_off(value: int) -> int | None:
-    """A setting's value; None where a negative one switches it off."""
+    """Return the value of a setting, or None if the value is negative, which means off."""
     return None if value < 0 else value
 
 
@@ -117,7 +117,7 @@ class CopyLimit:
             self._apply()
 
     def follow(self, settings: Mapping[str, str], broker_id: int) -> None:
-        """Take the limit of the broker's dynamic settings, or that it has none any more."""
+        """Use the limit in the broker's dynamic settings. If they have none, use the own limit."""
         is_given = COPY_LIMIT in settings
         try:
             limit = load_config(

@@ -70,7 +70,7 @@ class Stop(Protocol):
     """The signal that ends `Sidecar.run`, for example a `threading.Event`."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait up to `timeout` seconds; True when it is time to end. May return earlier."""
+        """Wait up to `timeout` seconds, or less. Return True when the sidecar should stop."""
         ...
 
 
@@ -89,18 +89,21 @@ class Sidecar:
 
     ``config`` decides what is copied, how fast, and how long the archive is kept (docs/CONFIG.md).
     With ``tier.bootstrap_servers`` the sidecar asks that cluster for leaders, policies and last
-    stable offsets, and waits ``broker_timeout_s`` for an answer; partitions of other leaders are
-    not copied. While the broker does not answer, its last answers hold, with a warning; a partition
-    without a known leader and policy is not copied. Without it the checkpoints decide. With
-    ``tier.zookeeper_connect`` it follows the broker's copy limit there, at each change.
+    stable offsets, and waits ``broker_timeout_s`` for an answer. It does not copy partitions of
+    other leaders. While the broker does not answer, the sidecar uses the last answers and warns. It
+    does not copy a partition whose leader or policy is unknown. Without ``tier.bootstrap_servers``
+    it uses the checkpoints. With ``tier.zookeeper_connect`` it follows each change of the broker's
+    copy limit in ZooKeeper.
 
-    ``copy_quota`` replaces that of the settings; closing it ends a wait and the pass with a
-    ClosedError. A ``dry_run`` reads and checks everything and changes nothing in the store or the
-    state directory, of which it uses a copy; `run_once` then reports what it would do. ``repair``
-    compares every byte in the store once, repairs what it can and removes superfluous objects.
+    ``copy_quota`` replaces the quota of the settings. Closing it ends a wait and the pass with a
+    ClosedError. A ``dry_run`` reads and checks everything, and changes neither the store nor the
+    state directory, because it works on a copy of the latter. `run_once` then reports what it would
+    do. ``repair`` compares every byte in the store once, repairs defects and removes superfluous
+    objects.
 
-    ConfigError when the store belongs to another cluster, the directories to several brokers, or
-    no broker was given to ask about deleted topics; OSError when a directory cannot be read."""
+    Raises ConfigError when the store belongs to another cluster, the directories belong to several
+    brokers, or no broker was given to ask about deleted topics. Raises OSError when a directory
+    cannot be read."""
 
     def __init__(
         self,
@@ -184,7 +187,7 @@ class Sidecar:
             check_interval_ms=unless_off(self._config.tier.store_check_interval_ms),
             repair=self._repair,
             claim_in_store=True,
-            # Each probe is a request that only a metric needs.
+            # Without metrics no probe is sent, because only a metric needs the answer.
             probe_store=metrics is not None,
             learn_partition=self._learn_partition,
         )
@@ -206,8 +209,8 @@ class Sidecar:
         return self._manager
 
     def close(self, timeout_ms: int = 30_000) -> tuple[str, ...]:
-        """End active work: a copy removes its objects unless it ends in time. Release the state
-        directory. Return the tasks that did not end in time; the next run resumes their copies. May
+        """Stop all tasks and release the state directory. An active copy removes its objects.
+        Return the tasks that did not end in time; the next run resumes their copies. The call may
         be repeated."""
         left = self._manager.close(timeout_ms)
         self._metadata.close()
@@ -299,7 +302,7 @@ class Sidecar:
                     self._events.add(row)
 
     def _decisions(self, seen: Seen) -> tuple[Decision, ...]:
-        """Return the decisions of the manager's last run, when it leads the partition."""
+        """Return the decisions of the manager's last run, if it leads the partition."""
         view = seen.host.view() if seen.host is not None else None
         if seen.partition is None or view is None or seen.role is None or not seen.role.leads:
             return ()
@@ -324,11 +327,11 @@ class Sidecar:
     ) -> None:
         """Tier until `stop` is set, and report events to `listener`.
 
-        ``next_config`` is called after each wait and returns settings for `reconfigure`. Errors of
-        the first look are raised as by `run_once`; later a failing directory, broker or store is a
-        warning, and the next look tries again. RemoteMetadataError when the state directory cannot
-        be written; the next start reads it back. Close
-        the sidecar then.
+        ``next_config`` is called after each wait and returns settings for `reconfigure`. An error
+        of the first look is raised, as in `run_once`. After that, a failing directory, broker or
+        store causes a warning, and the next look tries again. Raises RemoteMetadataError when the
+        state directory cannot be written. The caller then closes the sidecar, and the next start
+        reads the state directory again.
         """
         self._events.begin(SparingListener(self._clock, listener), 0)
         said = Said(self._clock, self._events.announce)
@@ -396,7 +399,7 @@ class Sidecar:
         )
 
     def _stuck(self) -> list[str]:
-        """Return the tasks that run without progress."""
+        """Return the tasks that are running but make no progress."""
         now_ms = self._clock.monotonic_ms()
         found = []
         for pool in (
@@ -453,7 +456,7 @@ class Sidecar:
         self._manager.set_interval(config.remote_log.manager_task_interval_ms)
 
     def _follow_broker(self) -> None:
-        """Use the copy limit that is set in the running broker; it wins while it is set."""
+        """Use the copy limit that is set in the running broker, instead of the settings' limit."""
         if self._broker is None or self._dry_run or self._config.tier.zookeeper_connect:
             return
         given = self._broker.dynamic_settings(self._broker_id)
@@ -543,7 +546,8 @@ class Sidecar:
     def _open_managers(
         self, state_dir: str, dry_run: bool
     ) -> tuple[RemoteStorageManager, RemoteLogMetadataManager]:
-        """Return the managers that the settings name, else those of store and `state_dir`."""
+        """Return the managers that the settings name, or else the managers for the store and
+        `state_dir`."""
         about = {"cluster.id": self._cluster_id, "broker.id": str(self._broker_id)}
         storage = make_storage_manager(self._config, self._store, about)
         metadata = make_metadata_manager(self._config, self._store.url, about)
@@ -591,7 +595,8 @@ class Sidecar:
         return -1 if self._logs.node_id is None else self._logs.node_id
 
     def _claims(self) -> StoreClaims | None:
-        """Return the claims in the store; None where brokers share metadata, which fences them."""
+        """Return the claims in the store. None when the brokers share metadata: then the shared
+        metadata fences deposed leaders, so no claims are needed."""
         store = self._storage.store
         if store is None or not isinstance(self._metadata, SqliteRemoteLogMetadataManager):
             return None
@@ -667,8 +672,8 @@ def _read_only_if(dry_run: bool, store: ObjectStore) -> ObjectStore:
 
 
 def _cluster_id(logs: LogDir, given: str | None, broker: BrokerClient | None) -> tuple[str, str]:
-    """Return the cluster id of the directories, and a note about its source: brokers up to 2.3 do
-    not write it into meta.properties."""
+    """Return the cluster id of the directories, and a note about its source, because brokers up to
+    2.3 do not write it into meta.properties."""
     known = logs.cluster_id
     if known is not None and given is not None and known != given:
         raise ConfigError(

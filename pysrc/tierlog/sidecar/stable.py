@@ -1,9 +1,9 @@
-"""Finds the last stable offset of a listed log: the broker's answer, else from the disk.
+"""Finds the last stable offset of a listed log, from the broker's answer or else from the disk.
 
-Without an answer the log is searched for open transactions up to the high watermark. Results that
-cannot change are remembered, so a growing log is read only once. After an earlier answer of the
-broker the search starts there, since every transaction below it has ended. So a short absence of
-the broker costs nothing.
+If the broker does not answer, the log is searched for open transactions up to the high watermark.
+Results that cannot change are remembered, so a growing log is read only once. If the broker has
+answered before, the search starts at the offset of that answer, because every transaction below
+it has ended. So little is read when the broker does not answer for a short time.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class StableOffsets:
         self._answered = None if epoch is None else (offset, epoch)
 
     def _still_answered(self, log: PartitionLog) -> int | None:
-        """Return the last answer while the record before it is unchanged: then all earlier records
-        are, too."""
+        """Return the last answer if the record before it is unchanged. All earlier records are then
+        unchanged, too."""
         if self._answered is None or log.leader_epochs is None:
             return None
         offset, epoch = self._answered

@@ -1,7 +1,8 @@
 """Unfinished copies and deletions in partitions that this node no longer leads.
 
-A leader's tasks resume those of its own partition. Those of deleted partitions and of partitions
-with another leader are resumed or removed here, so that every object has an owner.
+The tasks of a leader resume the unfinished segments of its own partition. This module resumes or
+removes the unfinished segments of deleted partitions and of partitions with another leader, so that
+no object is left without an owner.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class StraySettler:
     """Finishes or removes these segments; failures are tried again in the next pass.
 
     With ``claims``, a whole segment of a partition that another broker has led is left to that
-    broker: it alone knows whether the segment counts.
+    broker, because only that broker knows whether the segment counts.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class StraySettler:
         self._settled: dict[TopicIdPartition, int] = {}
 
     def settle(self, busy: Collection[TopicIdPartition], warn: Callable[[str], None]) -> None:
-        """Clean all partitions but the ``busy`` ones, which other tasks work on."""
+        """Settle the segments of all partitions except ``busy``, on which other tasks work."""
         for partition in self._metadata.partitions():
             if partition in busy or self._metadata.partition_delete_state(partition) is not None:
                 self._settled.pop(partition, None)
@@ -55,7 +56,7 @@ class StraySettler:
             if segment.state is RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
                 continue
             if segment.broker_id != self._copier.broker_id and not self._is_own_deletion(segment):
-                # In metadata that brokers share: that broker may just be at work on it.
+                # Brokers share this metadata, and that broker may be copying the segment now.
                 continue
             try:
                 became = self._settle_one(segment)
@@ -67,8 +68,11 @@ class StraySettler:
         return done
 
     def _is_own_deletion(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Return whether this broker began to delete the segment, as the leader that it was: only
-        its own state, which comes with ``claims``, has such a segment."""
+        """Return whether this broker began to delete the segment while it was the leader.
+
+        ``claims`` are used only when the metadata is this broker's own, so that no other broker
+        can have recorded this deletion.
+        """
         return (
             self._claims is not None
             and segment.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED

@@ -1,8 +1,8 @@
 """Decides under which topic id each partition is archived.
 
-A topic that has an id is archived under it. A topic of a cluster without topic ids (brokers up to
-2.7) is archived under an id derived from its name, and keeps it when the topic gets an id; see
-`tierlog.remote.segment.topic_ids`.
+A topic that has an id is archived under this id. A topic of a cluster without topic ids (brokers up
+to 2.7) is archived under an id derived from its name. When the topic gets an id of its own, the
+archive keeps the derived id; see `tierlog.remote.segment.topic_ids`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ArchiveIds:
         """Return `logs` with the ids of their archives, and `answers` with the same ids.
 
         ``may_derive``: see `lacks_topic_ids`. While the store does not answer, a partition whose
-        archive is not known yet has no id, and so is not tiered.
+        archive is not known yet gets no id, so it is not tiered.
         """
         named = dict(answers or {})
         found: list[PartitionLog] = []
@@ -76,7 +76,7 @@ class ArchiveIds:
         return found, None if answers is None else named
 
     def _archive_id(self, log: PartitionLog, own_id: str | None, warnings: list[str]) -> str | None:
-        """Return the archive id, decided once; None while unknown."""
+        """Return the id of the archive; None while unknown. The id is decided only once."""
         key = log.topic_partition, own_id
         if key not in self._decided and not self._is_away:
             try:
@@ -115,7 +115,8 @@ class ArchiveIds:
         return derived
 
     def _adopt(self, log: PartitionLog, derived: str, topic_id: str, warnings: list[str]) -> str:
-        """The archive under the derived id continues when one batch shows that it is this log's."""
+        """Continue the archive under the derived id if one batch shows that it belongs to this
+        log."""
         segments = self._segments(log, derived)
         if not segments:
             return topic_id
@@ -139,8 +140,8 @@ class ArchiveIds:
 
 
 def lacks_topic_ids(logs: LogDir, listed: Sequence[PartitionLog]) -> bool:
-    """Return whether the broker of these directories has no topic ids. When one partition has an
-    id, or the directories are of KRaft, a missing id is damage."""
+    """Return whether the broker of these directories has no topic ids. If a partition has an id, or
+    the broker uses KRaft, a missing id means damage."""
     is_kraft = any(meta is not None and meta.version > 0 for meta in logs.meta)
     return not is_kraft and not any(
         log.topic_id is not None
@@ -150,7 +151,7 @@ def lacks_topic_ids(logs: LogDir, listed: Sequence[PartitionLog]) -> bool:
 
 
 def _own_id(log: PartitionLog, answers: Answers | None) -> str | None:
-    """Return the topic's own id: from the disk, else from the broker's answer."""
+    """Return the topic's own id, from the disk or else from the broker's answer."""
     answer = None if answers is None else answers.get(log.topic_partition)
     if log.topic_id is not None or answer is None:
         return log.topic_id

@@ -1,11 +1,12 @@
 """Lists a broker's directories, asks the broker, and passes the partitions to the manager.
 
-One look lists all directories and asks once about all partitions. The remote log manager leads the
-partitions of this broker and follows those of other leaders; it stops deleted ones. Segments of
-deleted partitions stay in the store.
+One look lists all directories and asks the broker once about all partitions. The remote log manager
+copies the partitions that this broker leads, follows the partitions of other leaders, and stops
+deleted partitions. Segments of deleted partitions are kept in the store.
 
-With a broker to ask, only its answer makes this broker the leader or a topic not compacted. A
-missing answer changes nothing (`tierlog.sidecar.last_answers`).
+If there is a broker to ask, this broker leads a partition only when the answer says so, and a topic
+is not compacted only when the answer says so. A missing answer changes nothing
+(`tierlog.sidecar.last_answers`).
 """
 
 from __future__ import annotations
@@ -102,9 +103,9 @@ class Role(NamedTuple):
 class Seen:
     """The state of a partition in one look.
 
-    ``answer`` is the broker's, completed from earlier ones; None when no broker is asked.
-    ``host`` is its `LocalLog` while it is led or followed here; ``decisions`` have the reason of
-    each segment that is not copied, as far as known without the tier.
+    ``answer`` is the broker's answer, completed from earlier answers; None when no broker is asked.
+    ``host`` is the `LocalLog` while this broker leads or follows the partition. ``decisions`` have
+    the reason of each segment that is not copied, as far as it is known without the tier.
     """
 
     log: PartitionLog
@@ -117,11 +118,12 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The result of one look; ``warnings`` in order.
+    """The result of one look.
 
-    ``broker_error``: why the broker did not answer. ``without_leader``: partitions for which its
-    answer names no leader; None without an answer. ``changed``: this look differs from the last
-    one. ``learned``: other leaders have copied or removed segments of followed partitions.
+    ``broker_error``: why the broker did not answer. ``without_leader``: the number of partitions
+    for which its answer names no leader; None if it did not answer. ``changed``: this look differs
+    from the last one. ``learned``: other leaders have copied or removed segments of followed
+    partitions.
     """
 
     listing: Listing
@@ -136,11 +138,11 @@ class Look:
 class Watch:
     """Watches the partitions of one broker. For one thread.
 
-    ``all_known``: the metadata has everything in the store. ``relearn``: segments that the metadata
-    lacks are added also without a sign of another leader. Every look adds the segments of
+    ``all_known``: the metadata has all segments of the store. ``relearn``: add segments that the
+    metadata lacks even if there is no sign of another leader. Every look adds the segments of
     partitions that other brokers lead. With a ``memory``, unchanged directories are not listed at
-    every look. ``notes`` is the state directory as a store; it keeps the last answers of the
-    ``broker``. ``archive_ids`` decides the topic ids of the archives.
+    every look. ``notes`` is the state directory as a store; the last answers of the ``broker`` are
+    noted there. ``archive_ids`` decides the topic ids of the archives.
     """
 
     def __init__(
@@ -173,7 +175,7 @@ class Watch:
         self._seen: dict[TopicPartition, Seen] = {}
         self._roles: dict[TopicIdPartition, Role] = {}
         self._hosts: dict[TopicIdPartition, SidecarLog] = {}
-        # The leader epoch under which a partition's segments of the store were added.
+        # The leader epoch in which the segments of a partition were last added from the store.
         self._learned: dict[TopicIdPartition, int] = {}
 
     @property
@@ -192,8 +194,8 @@ class Watch:
     def look(self, manager: Leadership) -> Look:
         """List the directories, ask the broker, and update `manager`.
 
-        ConfigError when the broker belongs to another cluster. While the store does not answer,
-        the partitions that need it are left out.
+        Raises ConfigError when the broker belongs to another cluster. While the store does not
+        answer, partitions for which it must be read are left out.
         """
         warnings: list[str] = []
         listing = self._logs.listing(self._memory)
@@ -219,8 +221,8 @@ class Watch:
             if one.partition not in unlearned:
                 self._hand_over(one, manager, warnings)
             elif one.partition in self._hosts:
-                # The tasks of the earlier role wait: what others have copied since is unknown, and
-                # so is the lag.
+                # The tasks of the earlier role must wait, because it is unknown which segments
+                # other brokers have copied since then.
                 self._hosts[one.partition].gone()
         changed = seen.keys() != self._seen.keys() or any(
             self._seen[name] is not one for name, one in seen.items()
@@ -313,7 +315,7 @@ class Watch:
     def _why_not(
         self, log: PartitionLog, answer: BrokerAnswer | None, led_by: int | None
     ) -> tuple[Ineligible | None, tuple[Decision, ...]]:
-        """Return the reason of the first segment, and all decisions."""
+        """Return the reason why the first segment is not copied, and all decisions."""
         facts = copy_facts(
             log if log.archived_as is not None else replace(log, topic_id=None),
             _NO_OFFSET,
@@ -324,7 +326,7 @@ class Watch:
             include_compacted=self._settings.include_compacted,
         )
         if self._broker is not None:
-            # The directory shows only what the cleaner has already compacted.
+            # In the directory, a topic looks compacted only after the cleaner has run.
             facts = replace(facts, compacted=None if answer is None else answer.compacted)
         decisions = decide_segments(log.segments, facts)
         reason = decisions[0].reason if decisions else None
@@ -335,8 +337,8 @@ class Watch:
     def _leader_epoch(
         self, partition: TopicIdPartition, log: PartitionLog, answer: BrokerAnswer | None
     ) -> int:
-        """Return the broker's leader epoch, or the last epoch in the log. It never decreases, since
-        the metadata would treat this leader as deposed."""
+        """Return the broker's leader epoch, or the last epoch in the log. The result never
+        decreases, because the metadata would then treat this leader as deposed."""
         told = None if answer is None else answer.leader_epoch
         return max(
             -1 if told is None else told,
@@ -347,8 +349,8 @@ class Watch:
     # -- telling
 
     def _learn(self, seen: Iterable[Seen], warnings: list[str]) -> frozenset[TopicIdPartition]:
-        """Add the segments that other brokers have copied of newly led partitions; return those for
-        which the store did not answer."""
+        """Add the segments that other brokers have copied of newly led partitions, and remove those
+        that they have deleted. Return the partitions for which the store did not answer."""
         found = {one.partition: one for one in seen if one.partition and one.role}
         anew = [
             (partition, one.role.leader_epoch)
@@ -363,7 +365,7 @@ class Watch:
         partitions = [partition for partition, _ in anew]
         if partitions and not self._all_known:
             try:
-                self._learner.learn(partitions, warn)
+                self._learner.take_over(partitions, warn)
             except TierlogError as error:
                 warnings.append(f"cannot tell what other brokers have copied: {error}")
                 return frozenset(partitions)
@@ -374,8 +376,8 @@ class Watch:
         return frozenset()
 
     def learn_partition(self, partition: TopicIdPartition, warn: Callable[[str], object]) -> bool:
-        """Add the segments that other brokers have copied since the last look; return whether every
-        listed segment was read. Any thread. Raises as `StoreLearner.learn`."""
+        """Add the segments that other brokers have copied since the last look. Return whether every
+        listed segment was read. Any thread may call this. Raises as `StoreLearner.learn`."""
         is_whole = True
 
         def tell(problem: Problem) -> None:
@@ -391,8 +393,8 @@ class Watch:
         return is_whole and self._learner.learns
 
     def _follow_leaders(self, seen: Iterable[Seen], warnings: list[str]) -> bool:
-        """Add and remove segments as the leaders of followed partitions did since; return whether
-        anything changed."""
+        """Add and remove the segments that the leaders of followed partitions have copied and
+        deleted since the last look. Return whether anything changed."""
         learned = False
         for one in seen:
             if one.partition is None or one.role is None or one.role.leads:
@@ -408,8 +410,8 @@ class Watch:
         return learned
 
     def _led_by_others(self, partition: TopicIdPartition, one: Seen) -> bool:
-        """Return whether another broker may have led the partition since its last segments were
-        added."""
+        """Return whether another broker may have led the partition after segments were last added
+        from the store."""
         if one.role is None or self._learned.get(partition) == one.role.leader_epoch:
             return False
         if self._relearn and partition not in self._learned:
@@ -419,7 +421,7 @@ class Watch:
         return known < 0 or (one.role.leader_epoch > known and replicas != 1)
 
     def _let_go(self, seen: Iterable[Seen], manager: Leadership) -> None:
-        """Stop the partitions that were led or followed and no longer are."""
+        """Stop the partitions that this broker no longer leads or follows."""
         kept = {one.partition for one in seen if one.role is not None}
         for partition in [one for one in self._roles if one not in kept]:
             self._stop(partition, manager)
@@ -454,7 +456,7 @@ def _partition(log: PartitionLog) -> TopicIdPartition | None:
 
 
 def _same_topic(log: PartitionLog, answer: BrokerAnswer | None) -> bool:
-    """Return whether the name still belongs to this topic in the cluster, as far as known."""
+    """Return whether the topic of this name in the cluster is still this topic, as far as known."""
     return answer is None or answer.topic_id is None or answer.topic_id == log.archived_as
 
 
@@ -501,8 +503,8 @@ def _what_answers_say(
     answers: Mapping[TopicPartition, BrokerAnswer],
     settings: TopicSettings,
 ) -> list[str]:
-    """Warn about partitions that the cluster does not show, and about those that the broker may
-    delete before their copy."""
+    """Return warnings about partitions that the cluster does not list, and about partitions whose
+    segments the broker may delete before they are copied."""
     warnings = []
     for log in logs:
         answer = answers.get(log.topic_partition)

@@ -19,14 +19,14 @@
 | ``tierlog.batch.max.decompressed.bytes`` | the setting; else the driver's |
 | ``pushDownPredicate`` | false (default), true: the plan is narrowed by the filters of a query |
 
-Among offsets -2 is earliest and -1 latest. Of several start options the first of these counts, as
-in Spark: a timestamp, timestamps by partition, offsets. A stream starts at latest by default, and
-also uses ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
-``maxTriggerDelay`` (a time such as ``90s``; 15m by default). Names are compared without regard to
-case; an unknown one is an error.
+The offset -2 means earliest, and -1 means latest. If several start options are set, the first of
+these is used, as in Spark: a timestamp, timestamps by partition, offsets. A stream starts at
+``latest`` by default. It also accepts ``maxOffsetsPerTrigger``, ``minOffsetsPerTrigger`` and
+``maxTriggerDelay`` (a time such as ``90s``; 15m by default). The case of option names is ignored.
+An unknown name is an error.
 
-Filters narrow a plan only with that option: Spark keeps the plan of a frame's last query with a
-condition and uses it for other queries of the frame, too.
+``pushDownPredicate`` is false by default, because Spark keeps the plan of a frame's last query
+that had a condition, and uses that plan for other queries of the frame, too.
 
 Nothing here knows Spark.
 """

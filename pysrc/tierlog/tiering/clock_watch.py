@@ -13,8 +13,8 @@ class ClockWatch:
     """Compares the wall clock with the monotonic clock since this object was created.
 
     After a jump of more than ``tolerance_ms`` the wall clock is not trusted until it jumps back or
-    `trust` accepts it. Otherwise a corrected clock could delete segments whose age a wrong clock
-    had recorded.
+    `trust` accepts it. Otherwise segments could be deleted too early: their timestamps may have
+    been recorded while the clock was wrong.
     """
 
     def __init__(self, clock: Clock, tolerance_ms: int = TOLERANCE_MS) -> None:

@@ -71,7 +71,8 @@ __all__ = [
 
 _FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED
 
-# A table of this many batches takes 10 MiB. A copy of a larger segment reads it in parts.
+# A table of this many batches takes 10 MiB. If a segment has more batches, its copy reads the
+# batches in parts.
 MAX_TABLE_ROWS = 1 << 17
 PART_BYTES = 4 << 20
 
@@ -92,13 +93,14 @@ class SegmentRefusedError(TierlogError):
 
 
 class CopyFailedError(TierlogError):
-    """The store or the metadata manager failed. The objects are removed, now or by a later run."""
+    """The store or the metadata manager failed during a copy. The objects of the copy are removed
+    now or by a later run."""
 
     retriable = True
 
 
 class _DamagedCopyError(TierlogError):
-    """The store does not hold what was sent."""
+    """The store does not hold the bytes that were sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +115,9 @@ class CopiedSegment:
 class PreparedSegment:
     """A segment whose scan found no damage, with the results of the scan.
 
-    ``leader_epochs`` is the lineage from its first entry to the segment's end, as Kafka uploads
-    it. ``rebuilt`` holds the indexes and the producer state at the start of the next segment.
+    ``leader_epochs`` is the lineage from its first entry to the end of the segment; Kafka uploads
+    the same entries. ``rebuilt`` holds the indexes and the producer state at the start of the next
+    segment.
     """
 
     partition: TopicIdPartition
@@ -151,9 +154,9 @@ class PreparedSegment:
     def leader_epochs_of_batches(self) -> tuple[tuple[int, int], ...]:
         """Return (epoch, first offset) pairs that cover the segment.
 
-        They come from the lineage; offsets before its first entry, whose records were deleted,
-        have the epochs of the batches. The first pair starts at or below the base offset, also
-        when compaction removed the first records."""
+        The pairs come from the lineage. Offsets before its first entry, whose records were deleted,
+        get the epochs of the batches. The first pair starts at or below the base offset, even if
+        compaction removed the first records."""
         base_offset = self.segment.base_offset
         lineage = [
             (entry.epoch, entry.start_offset)
@@ -178,11 +181,11 @@ def prepare(
     max_table_rows: int = MAX_TABLE_ROWS,
     draft: Draft | None = None,
 ) -> PreparedSegment:
-    """Scan an open segment and rebuild its indexes; SegmentRefusedError when it is damaged.
+    """Scan an open segment and rebuild its indexes. Raises SegmentRefusedError when it is damaged.
 
     ``producer_snapshot`` is the producer state at the segment's base offset. ``allow_gaps``: the
-    topic is compacted, so offsets may be missing. The scan also writes the segment to ``draft``;
-    RemoteStorageError when that fails.
+    topic is compacted, so offsets may be missing. The scan also writes the segment to ``draft``,
+    and raises RemoteStorageError when this write fails.
     """
     path = segment.log_path
     lineage = log.lineage
@@ -231,10 +234,11 @@ def prepare(
 
 
 def _known_epochs(log: PartitionLog, lineage: LeaderEpochs, segment: SegmentFiles) -> LeaderEpochs:
-    """Return the part of the lineage that holds in the segment.
+    """Return the part of the lineage that is valid in the segment.
 
-    A broker that deletes records cuts its epochs in the middle of a segment. Which epochs the
-    deleted records have, only their batches say: an archive that ends before them does not."""
+    When a broker deletes records, it cuts its epochs in the middle of a segment. Only the batches
+    then tell the epochs of the deleted records, since an archive that ends before these records
+    does not have their epochs."""
     own = log.own_epochs
     if own is None or not own.entries or own.entries[0].start_offset <= segment.base_offset:
         return lineage
@@ -247,12 +251,12 @@ def _with_epochs_of_batches(
     of_batches: Iterable[tuple[int, int]],
     known: LeaderEpochs,
 ) -> LeaderEpochs:
-    """Return the lineage before the segment, then the epochs of its batches up to those that are
-    ``known``, then these."""
+    """Return the lineage before the segment, then the epochs of its batches up to the first
+    ``known`` epoch, then the ``known`` epochs."""
     first = known.entries[0]
     inside = [EpochEntry(*one) for one in of_batches if one[1] < first.start_offset]
     if all(one.epoch == first.epoch for one in inside):
-        # The deleted records have no epoch of their own: the log goes on to start behind them.
+        # The deleted records have no epoch of their own, so the log starts after them.
         return lineage
     merged = [one for one in lineage if one.start_offset < segment.base_offset]
     for entry in (*inside, *known):
@@ -264,8 +268,8 @@ def _with_epochs_of_batches(
 
 
 def segment_tables(rebuilt: RebuiltIndexes, handle: SegmentHandle) -> Iterator[BatchTable]:
-    """Return the batches of a scanned segment: its table, or several tables when it has more
-    batches than `MAX_TABLE_ROWS`."""
+    """Return the batches of a scanned segment in one table, or in several tables if it has more
+    than `MAX_TABLE_ROWS` batches."""
     if rebuilt.table_complete:
         return iter((rebuilt.table,))
     parts = scan_segment_in_parts(handle, PART_BYTES, verify_crc=False)
@@ -323,7 +327,8 @@ def encode_segment_indexes(
 ) -> tuple[bytes, bytes]:
     """Return the segment's `.indexes` object and its remoteLogIndex entries.
 
-    ``tables`` are those of `segment_tables`. The same segment and metadata give the same bytes.
+    ``tables`` is the result of `segment_tables`. The same segment and metadata always give the same
+    bytes.
     """
     rebuilt = prepared.rebuilt
     record_count = batch_count = 0
@@ -360,7 +365,8 @@ def encode_segment_indexes(
 def _with_data_ids(
     data: bytes, metadata: RemoteLogSegmentMetadata, data_id: Callable[[int], bytes]
 ) -> bytes:
-    """Return the entries with the remote data ids of another storage manager."""
+    """Return the entries, with their remote data ids replaced by those of another storage
+    manager."""
     entries = decode_remote_log_index(data)
     partition = metadata.topic_id_partition
     return encode_remote_log_index(
@@ -374,7 +380,8 @@ def _with_data_ids(
 
 
 def _located(error: TierlogError, path: str) -> TierlogError | None:
-    """Return the error of a copy that names the file, None for errors that need no path."""
+    """Return an error with the path of the file in its message; None for an error that needs no
+    path."""
     if isinstance(error, CorruptDataError):
         return error.located(path)
     if isinstance(error, RemoteStorageError | _DamagedCopyError):
@@ -383,7 +390,8 @@ def _located(error: TierlogError, path: str) -> TierlogError | None:
 
 
 class SegmentCopier:
-    """Copies prepared segments into one store. Calls block; each copies one segment; any thread."""
+    """Copies prepared segments into one store. A call copies one segment and blocks until this is
+    done. Any thread may call."""
 
     def __init__(
         self,
@@ -419,10 +427,10 @@ class SegmentCopier:
     def draft(
         self, log: PartitionLog, segment: SegmentFiles, segment_id: str
     ) -> Iterator[Draft | None]:
-        """Yield a draft for `prepare` and `copy` of one segment under one id, so that the segment
-        is read once. None when the store has no drafts.
+        """Yield a draft that is passed to `prepare` and `copy` of one segment, so that the segment
+        is read only once. None when the store has no drafts.
 
-        `prepare` already sends the bytes, so a paced copy must not use a draft.
+        With a draft, `prepare` already sends the bytes, so a paced copy must not use a draft.
         """
         draft = None
         if log.archive_id is not None:
@@ -452,21 +460,23 @@ class SegmentCopier:
         gap_start_offset: int | None = None,
         fence: Callable[[], None] | None = None,
     ) -> CopiedSegment:
-        """Copy the segment of `handle` as the leader of `leader_epoch`; None is not fenced.
+        """Copy the segment of `handle` as the leader of `leader_epoch`. If that is None, no fence
+        applies.
 
-        ``gap_start_offset`` is the result of `eligibility.gap_start_offset`; the segment keeps it.
+        ``gap_start_offset`` is the result of `eligibility.gap_start_offset`. It is stored with the
+        segment.
 
         ``gate`` is called with the size of each chunk before the chunk is sent; it may block (a
         quota's `Transfer.before_piece`) or raise to stop the copy. ``fence`` is called when both
-        objects are stored and raises FencedLeaderError when the store knows a later leader; the
-        `.indexes` object then contains the epoch of the claim.
+        objects are stored, and raises FencedLeaderError when the store knows a later leader. With a
+        ``fence``, the `.indexes` object contains the epoch of the claim.
 
         Raises SegmentRefusedError when offsets and epochs of the segment contradict each other,
         CorruptDataError when the file has changed since the scan, CopyFailedError when the store
-        fails or holds other bytes, FencedLeaderError when a later leader owns the partition. A
-        copy that fails or is stopped removes its objects; after FencedLeaderError, remaining
+        fails or holds other bytes, and FencedLeaderError when a later leader owns the partition. A
+        copy that fails or is stopped removes its objects. After FencedLeaderError, remaining
         objects belong to the later leader. With a ``fence``, objects that a later leader may have
-        found stay, and `resume` settles them.
+        found are kept, and `resume` finishes or removes them.
         """
         started = self._new_metadata(prepared, handle.path, segment_id or self.new_id())
         claim_epoch = None if fence is None else leader_epoch
@@ -522,8 +532,8 @@ class SegmentCopier:
         *,
         may_be_found: bool,
     ) -> None:
-        """Remove what a failed copy has stored, unless a later leader may have found it sound
-        (`may_be_found`) and so does not copy its records."""
+        """Remove the objects of a failed copy. Keep them if a later leader may have found the copy
+        sound (`may_be_found`), because that leader does not copy the records again."""
         if not may_be_found or isinstance(error, _DamagedCopyError):
             self._remove(metadata, leader_epoch)
         elif isinstance(error, FencedLeaderError):
@@ -574,14 +584,15 @@ class SegmentCopier:
         leader_epoch: int | None = None,
         fence: Callable[[], None] | None = None,
     ) -> RemoteLogSegmentMetadata | None:
-        """Finish an interrupted copy whose objects are complete; remove any other.
+        """Finish an interrupted copy if its objects are complete, or else remove it.
 
-        Returns the finished segment or None. RemoteStorageError when the store does not answer.
-        ``fence`` is called before a complete segment is finished, see `copy`; if it raises
-        FencedLeaderError, the objects stay.
+        Returns the finished segment or None. Raises RemoteStorageError when the store does not
+        answer. ``fence`` is called before a complete segment is finished, see `copy`. If it raises
+        FencedLeaderError, the objects are kept.
         """
         started = metadata.state is RemoteLogSegmentState.COPY_SEGMENT_STARTED
-        # Other storage managers may need the custom metadata, which is lost.
+        # A copy of another storage manager is not finished: the storage manager may need custom
+        # metadata for it, and this is lost.
         is_own = self._storage.store is not None
         if started and is_own and not self._storage.verify(metadata, deep=True):
             if fence is not None:
@@ -595,8 +606,9 @@ class SegmentCopier:
     ) -> None:
         """Remove a segment in any state. The call may be repeated after a failure.
 
-        The state changes before the first object is removed, so no reader uses the segment then.
-        RemoteStorageError when the store refuses; the segment stays in DELETE_SEGMENT_STARTED.
+        The state changes before the first object is removed, so that no reader uses the segment.
+        Raises RemoteStorageError when the store refuses. The segment is then still in
+        DELETE_SEGMENT_STARTED.
         """
         if metadata.state is RemoteLogSegmentState.DELETE_SEGMENT_FINISHED:
             return
@@ -613,7 +625,7 @@ class SegmentCopier:
             RemoteLogSegmentState.DELETE_SEGMENT_STARTED,
             RemoteLogSegmentState.DELETE_SEGMENT_FINISHED,
         ):
-            # In metadata that brokers share the segment belongs to the later leader, too.
+            # If brokers share the metadata, the segment there also belongs to the later leader.
             with suppress(FencedLeaderError):
                 metadata = self._advance(metadata, state, leader_epoch)
 
@@ -663,7 +675,8 @@ class SegmentCopier:
     def _remove_unknown(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Remove the objects of a copy that another task or node has deleted from the metadata.
 
-        Its deletion may have come before the objects existed, and no metadata refers to them."""
+        The deletion may have happened before the objects existed, and no metadata refers to
+        them."""
         known = self._metadata.get(metadata.segment_id)
         if known is None or known.state is RemoteLogSegmentState.DELETE_SEGMENT_STARTED:
             with suppress(RemoteStorageError):

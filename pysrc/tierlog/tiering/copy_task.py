@@ -1,9 +1,10 @@
 """The copy task of a leader: one segment per run, from the front of the log (Kafka's
 ``RLMCopyTask``).
 
-The first run of a leadership claims the partition, finishes or removes interrupted copies and
-reads the finished segments from the metadata. The first run after a failure does the same, since
-the state of the last copy is unknown. Later runs use what they remember.
+The first run after this node became the leader claims the partition, finishes or removes
+interrupted copies, and reads the finished segments from the metadata. The first run after a failure
+does this again, because the state of the last copy is unknown. Other runs reuse what the first run
+has read.
 """
 
 from __future__ import annotations
@@ -110,12 +111,12 @@ class CopyTask:
             self._work.report_fenced()
             return Again.NEVER
         except BaseException:
-            # The state of the last copy is unknown; the next run reads the metadata. That holds
-            # for every error: the pool runs the task again after any.
+            # The state of the last copy is unknown, so the next run reads the metadata. This is
+            # done for every error, because the pool runs the task again after every error.
             self._copied = None
             self._show_known_lag(view)
             self._show_damage(view)
-            # A full store refuses the claim, too, before any segment is copied.
+            # Counted here, since a full store refuses the claim before any segment is copied.
             self._count_failure()
             raise
 
@@ -127,7 +128,7 @@ class CopyTask:
             self._decided = None
             self._copied = self._take_over(view)
         copied = self._copied
-        # The last run decided again after its copy; only time has passed since.
+        # After its copy, the last run decided for the next run. Only time has passed since then.
         decided, self._decided = self._decided, None
         if decided is not None and decided[0] is view:
             decisions = decided[1]
@@ -141,7 +142,7 @@ class CopyTask:
             and (segment := self._find_copyable(decision.segment, view))
         ]
         if self._unsettled:
-            # The next run tries again to settle them.
+            # The next run tries again to settle these segments.
             self._copied = None
         if not candidates:
             if copied is not None:
@@ -187,8 +188,8 @@ class CopyTask:
         return work.copied_offsets(segments, view.log.leader_epochs)
 
     def _is_unsettled(self, segment: SegmentFiles) -> bool:
-        """Return whether an interrupted copy may still become a copy of these offsets: a second one
-        would be stored beside it."""
+        """Return whether an interrupted copy may still become a copy of these offsets. If the
+        segment were copied now, the store would then hold two copies."""
         next_base = segment.next_base_offset
         return any(
             segment.base_offset <= one.end_offset
@@ -200,7 +201,7 @@ class CopyTask:
         """Finish or remove an interrupted copy; False when neither is certain."""
         work = self._work
         if not work.copy_begins(segment.segment_id.id):
-            # The expiration task is at work on this segment.
+            # The expiration task works on this segment now.
             return False
         try:
             finished = work.settle_copy(segment)
@@ -247,7 +248,8 @@ class CopyTask:
             self._work.report_tiered(view, copied)
 
     def _lag(self, view: LogView) -> CopyLag | None:
-        """Return the topic's copy lag (KIP-1241), None without one; -1 is the local one."""
+        """Return the topic's copy lag (KIP-1241), or None if its segments are copied at once. A
+        copy lag of -1 means the value of local retention."""
         topic = view.topic
         if _copies_at_once(topic):
             return None
@@ -282,7 +284,8 @@ class CopyTask:
         )
 
     def _show_known_lag(self, view: LogView) -> None:
-        """Report the lag from the log directory and the metadata; the store is not asked."""
+        """Report the lag from the log directory and the metadata, without a request to the
+        store."""
         self._nothing_to_do_in = None
         partition, lineage = self._work.partition, view.log.lineage
         metadata = self._tier.metadata
@@ -309,8 +312,8 @@ class CopyTask:
     def _copy(
         self, task: Task, view: LogView, copied: Coverage | None, segment: SegmentFiles
     ) -> None:
-        """Copy one segment. A defect of this segment is reported and does not stop others; an
-        error that may pass by itself is raised."""
+        """Copy one segment. A defect of this segment is reported, and other segments are still
+        copied. An error that may go away by itself is raised."""
         work = self._work
         base_offset, size_bytes = segment.base_offset, segment.size_bytes
         try:
@@ -331,11 +334,11 @@ class CopyTask:
             )
             raise
         if copied is not None and segment.next_base_offset is not None:
-            # All offsets, also those below the checkpoints' log start offset: a copied segment
-            # must not be chosen again.
+            # Add all offsets, also those below the log start offset of the checkpoints, so that
+            # this segment is not chosen again.
             copied.add(base_offset, segment.next_base_offset - 1)
         if self._refused.pop(base_offset, None) is not None:
-            # Later segments may have been refused because they need its producer state.
+            # Later segments may have been refused because they need this segment's producer state.
             self._refused = {base: one for base, one in self._refused.items() if base < base_offset}
         if done is None:
             return
@@ -363,7 +366,7 @@ class CopyTask:
             )
 
     def _find_copyable(self, segment: SegmentFiles, view: LogView) -> SegmentFiles | None:
-        """Return the segment to copy; None while it is unchanged since its refusal."""
+        """Return the segment to copy; None if it was refused and is unchanged since then."""
         refusal = self._refused.get(segment.base_offset)
         if refusal is None:
             return segment
@@ -399,7 +402,7 @@ class CopyTask:
     ) -> CopiedSegment | None:
         """Copy one segment; None when a finished remote segment already has its bytes.
 
-        The wait for the quota comes before the scan, so a scanned segment is sent at once."""
+        The task waits for the quota before the scan, so that a scanned segment is sent at once."""
         work, tier = self._work, self._tier
 
         def waits(wait_ms: int) -> None:
@@ -411,7 +414,7 @@ class CopyTask:
         def gate(piece_bytes: int) -> None:
             nonlocal sent_bytes
             if sent_bytes == segment.size_bytes:
-                # The `.indexes` object comes next; with it the segment becomes readable.
+                # The `.indexes` object is sent next; it makes the segment readable.
                 work.require_leadership()
             sent_bytes += piece_bytes
             if task.cancelled:
@@ -431,7 +434,7 @@ class CopyTask:
                 work.metrics.copy_started()
             producers = self._producers_of(view)
             snapshot = producers.before(segment)
-            # After all that is opened by its path.
+            # Checked last: all files that are opened by their path are open now.
             require_same_topic(view.log)
             prepared = prepare(
                 view.log,
@@ -479,14 +482,15 @@ class CopyTask:
         self, view: LogView, copied: Coverage | None, segment: SegmentFiles
     ) -> int | None:
         if self._work.broken and view.log.lineage is not None:
-            # What is lost in the store was not deleted before it was copied.
+            # Offsets that are lost in the store were copied once, so they are not a gap that was
+            # deleted before it was copied.
             copied = self._work.offsets_ever_copied(view.log.lineage)
         return gap_start_offset(segment, view.log, copied)
 
     def _draft(
         self, view: LogView, segment: SegmentFiles, segment_id: str
     ) -> AbstractContextManager[Draft | None]:
-        """Open a draft; None for a paced copy, which sends chunks after the scan."""
+        """Open a draft. None for a paced copy, because it sends chunks after the scan."""
         if self._tier.copy_quota.paces:
             return nullcontext()
         return self._tier.copier.draft(view.log, segment, segment_id)
@@ -512,7 +516,8 @@ def _copies_at_once(topic: TopicSettings) -> bool:
 
 
 def _largest_timestamp_ms(segment: SegmentFiles) -> int:
-    """Return the largest timestamp of the time index, else the file's time, else -1; in ms."""
+    """Return the largest timestamp of the time index, else the file's modification time, else -1.
+    In milliseconds."""
     try:
         if segment.time_index_path is not None:
             data = read_small(segment.time_index_path, _MAX_TIME_INDEX_BYTES)

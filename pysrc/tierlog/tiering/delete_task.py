@@ -1,5 +1,5 @@
 """Deletes all segments of a partition of a deleted topic (Kafka's delete-partition states).
-The deletion continues after failures and restarts until nothing is left."""
+The deletion continues after failures and restarts until no segment is left."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class DeletePartitionTask:
         return Again.NEVER
 
     def _delete_segments(self, task: Task) -> bool:
-        """Delete all segments, then raise the first refusal; False when the task was cancelled."""
+        """Delete all segments, then raise the first error of the store. Return False when the task
+        was cancelled."""
         failures: list[RemoteStorageError] = []
         for segment in self._tier.metadata.list(self._partition):
             if task.cancelled:
@@ -80,8 +81,8 @@ class DeletePartitionTask:
         return True
 
     def _delete_index_files(self) -> None:
-        # After an error the task runs again: once the partition is forgotten, nothing else would
-        # remove them.
+        # An error makes the task run again. This is needed because no other task removes these
+        # files once the metadata has forgotten the partition.
         if self._tier.open_index_files is not None:
             self._tier.open_index_files(self._partition).delete()
 

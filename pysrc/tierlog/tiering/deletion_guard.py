@@ -1,8 +1,8 @@
 """Stops retention that would delete most of the archive or the whole archive of a partition.
 
 A retention of 7 ms instead of 7 days, or a wrong clock, makes the whole archive look expired. So
-the guard adds up the planned deletions of all led partitions first. Above the ratio an operator
-has to allow them.
+the guard first adds up the planned deletions of all led partitions. If they exceed a share of the
+archive, an operator has to allow them.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def planned_deletion(
     archive_bytes: int,
     plan: RetentionPlan,
 ) -> PlannedDeletion:
-    """Return what `plan` would delete of the finished segments. Truncated segments count as in
-    `remote_log_size`."""
+    """Return how many finished segments and bytes `plan` would delete. Truncated segments count as
+    in `remote_log_size`."""
     deleted_segments = deleted_bytes = 0
     for one in plan.deletions:
         if one.segment.state is not RemoteLogSegmentState.COPY_SEGMENT_FINISHED:
@@ -127,8 +127,9 @@ class DeletionGuard:
     def allows(self, planned: PlannedDeletion) -> bool:
         """Return whether the deletion is allowed in this pass.
 
-        DeletionHeldBackError for the whole archive of a partition, and for the first partition of a
-        pass that would delete too much of all partitions together.
+        Raises DeletionHeldBackError if the whole archive of a partition would be deleted. Raises it
+        also for the first partition of a pass in which the deletions of all partitions together
+        would exceed the ratio.
         """
         if self._max_ratio >= 1 or planned.deleted_segments == 0:
             return True

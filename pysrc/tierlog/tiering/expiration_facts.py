@@ -1,7 +1,7 @@
 """The facts that the expiration task reads from the metadata manager for its decision.
 
-Usually these are the outline of the archive and its oldest segments. The cost grows with the leader
-epochs and the expired segments, not with the archive (KIP-852).
+Usually these facts are the outline of the archive and its oldest segments. The time to read them
+grows with the number of leader epochs and of expired segments, not with the archive (KIP-852).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a run reads first.
+    """The data that a run reads first.
 
     ``change``: the partition's `changes` before the run. ``near``: the finished segments that
-    overlap the local log. ``copied``: their offsets. ``facts``: None while the log start offset or
-    the high watermark is unknown.
+    overlap the local log. ``copied``: the offsets of these segments. ``facts``: None while the log
+    start offset or the high watermark is unknown.
     """
 
     change: int
@@ -52,7 +52,7 @@ class Look:
 
 
 def look_at_archive(work: PartitionWork, view: LogView, lineage: LeaderEpochs) -> Look:
-    """Read the facts whose cost does not depend on the number of segments."""
+    """Read the facts that do not take longer with more segments."""
     change = work.tier.metadata.changes(work.partition)
     outline, being_copied = work.outline()
     remote_bytes = remote_log_size(work, lineage, outline)
@@ -79,8 +79,8 @@ def remote_log_size(work: PartitionWork, lineage: LeaderEpochs, outline: Archive
 
 
 def facts_from_front(work: PartitionWork, look: Look) -> RetentionFacts | None:
-    """Read the segments that may have expired. None when all segments are needed: some may have to
-    be truncated first, or the metadata has changed since `look`."""
+    """Read the segments that may have expired. Return None when all segments must be read, because
+    some may have to be truncated first or the metadata has changed since `look`."""
     if look.facts is None or may_be_cut(look.facts):
         return None
     metadata = work.tier.metadata
@@ -99,14 +99,14 @@ def facts_of_all(
     being_copied: frozenset[str],
     copied: Coverage,
 ) -> RetentionFacts | None:
-    """Return the facts with all segments; None while the log start offset or the high watermark
-    is unknown."""
+    """Return the facts, with all segments. None while the log start offset or the high watermark is
+    unknown."""
     facts = _log_facts(work, view, copied, being_copied)
     return None if facts is None else RetentionFacts.of(facts, segments=segments)
 
 
 def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
-    """Return what retention would delete of a led partition now; None for unknown."""
+    """Return which segments retention would delete now from a led partition; None if unknown."""
     view = work.log.view()
     if view is None or view.log.lineage is None or not work.tier.metadata.is_ready(work.partition):
         return None
@@ -120,7 +120,7 @@ def plan_deletion(work: PartitionWork) -> PlannedDeletion | None:
 
 
 def plan_of(work: PartitionWork, facts: RetentionFacts) -> PlannedDeletion:
-    """Return what the rules would delete, including copies that ended just now."""
+    """Return what the retention rules would delete, including copies that have just ended."""
     outline = work.tier.metadata.outline(work.partition)
     size_of = work.tier.metadata.remote_log_size
     return planned_deletion(

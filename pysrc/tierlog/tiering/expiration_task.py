@@ -2,12 +2,13 @@
 (Kafka's ``RLMExpirationTask``). It does not use the copy quota.
 
 Usually the outline of the archive, its `remote_log_size` and its first segment show that no segment
-has expired, at a cost that does not grow with the segments (KIP-852). Otherwise the task reads the
-oldest segments up to the first that stays. It lists all segments only when a new leader with a
-shorter log may have truncated some, or when the metadata changes during the run.
+has expired. To read these takes the same time for any number of segments (KIP-852). Otherwise the
+task reads the oldest segments up to the first segment that is kept. It lists all segments only when
+a new leader with a shorter log may have truncated some, or when the metadata changes during the
+run.
 
-Order of a deletion: the new log start offset is durable, DELETE_SEGMENT_STARTED, the objects are
-removed, DELETE_SEGMENT_FINISHED.
+A deletion has four steps: the new log start offset becomes durable, the segment enters
+DELETE_SEGMENT_STARTED, its objects are removed, and it enters DELETE_SEGMENT_FINISHED.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ __all__ = ["ExpirationTask"]
 
 # Limits the segments that stay in DELETE_SEGMENT_STARTED when a store denies deletions.
 MAX_FAILED_DELETIONS = 10
-# How long the task skips an idle partition: at most a hundredth of the retention time.
+# How long the task skips an idle partition, but at most a hundredth of the retention time.
 _QUIET_MS = 600_000
 _QUIET_PART = 100
 
@@ -96,13 +97,13 @@ class ExpirationTask:
         return Again.LATER
 
     def _is_quiet(self, seen: tuple[LogView, int]) -> bool:
-        """Return whether the last run had nothing to do and nothing has changed since."""
+        """Return whether the last run had nothing to do, and nothing has changed since then."""
         if self._quiet is None or self._quiet[0] is not seen[0] or self._quiet[1] != seen[1]:
             return False
         return self._tier.clock.monotonic_ms() < self._quiet_until_ms
 
     def _run(self, task: Task, view: LogView, lineage: LeaderEpochs) -> bool:
-        """Expire what has expired; True when there was nothing to do."""
+        """Delete the expired segments. Return True when there was nothing to do."""
         work = self._work
         began_ms = self._tier.clock.monotonic_ms()
         look = look_at_archive(work, view, lineage)
@@ -120,7 +121,7 @@ class ExpirationTask:
         return self._expire(task, view, facts, look.near, look.copied)
 
     def _run_in_full(self, task: Task, view: LogView, lineage: LeaderEpochs) -> bool:
-        """Do the same with a list of all segments."""
+        """Delete the expired segments, as `_run` does, but with a list of all segments."""
         work = self._work
         segments, being_copied = work.list_segments()
         cut = self._truncate(segments, lineage)
@@ -139,13 +140,14 @@ class ExpirationTask:
         segments: Sequence[RemoteLogSegmentMetadata],
         copied: Coverage,
     ) -> bool:
-        """Decide and delete; True when there was nothing to do."""
+        """Decide which segments have expired and delete them. Return True when there was nothing to
+        do."""
         plan = None if facts is None else decide_retention(facts)
         self._show_plan(view, plan)
         failure = None
         if facts is not None and plan is not None:
             failure = self._carry_out(task, view, facts, plan)
-        # Local retention runs also when the store refuses deletions.
+        # Local retention also runs when the store refuses deletions.
         is_same = self._update_local(task, view, segments, copied)
         if failure is not None:
             raise failure
@@ -170,7 +172,7 @@ class ExpirationTask:
     def _truncate(
         self, segments: tuple[RemoteLogSegmentMetadata, ...], lineage: LeaderEpochs
     ) -> bool:
-        """Record truncations of tiered segments by a leader with a shorter log."""
+        """Record truncation offsets of tiered segments, because this leader has a shorter log."""
         found = truncations(segments, lineage)
         for segment, offset in found:
             update = segment.update_to(
@@ -189,8 +191,8 @@ class ExpirationTask:
         facts: RetentionFacts,
         plan: RetentionPlan,
     ) -> TierlogError | None:
-        """Delete the plan's segments; without the guard's permission only those that no reader can
-        reach. Return the first error."""
+        """Delete the segments of the plan. If the guard refuses, delete only the segments that no
+        reader can reach. Return the first error."""
         work, held = self._work, None
         if plan.held_back:
             self._tier.listener.on_held_back(work.partition, plan.held_back)
@@ -215,8 +217,8 @@ class ExpirationTask:
         return held or failure
 
     def _is_allowed(self, view: LogView, facts: RetentionFacts, plan: RetentionPlan) -> bool:
-        """Return whether the guard allows the plan. The guard also counts copies that are not in
-        the plan because they ended just now; otherwise an archive could vanish bit by bit."""
+        """Return whether the guard allows the plan. The guard also counts copies that have just
+        ended and so are not in the plan. Otherwise an archive could be deleted bit by bit."""
         if not plan.deletions and plan.log_start_offset == view.log_start_offset:
             return True
         return self._tier.deletion_guard.allows(plan_of(self._work, facts))
@@ -264,8 +266,8 @@ class ExpirationTask:
             self._work.drop_indexes_below(plan.log_start_offset)
 
     def _delete_all(self, task: Task, deletions: tuple[Deletion, ...]) -> RemoteStorageError | None:
-        """Delete in order; return the store's first refusal. A refused segment does not stop the
-        others, up to `MAX_FAILED_DELETIONS`."""
+        """Delete the segments in order and return the first error of the store. After an error the
+        next segments are still deleted, until `MAX_FAILED_DELETIONS` deletions have failed."""
         failures: list[RemoteStorageError] = []
         left = list(deletions)
         for deletion in deletions:
@@ -273,7 +275,7 @@ class ExpirationTask:
                 break
             segment_id = deletion.segment.segment_id.id
             if not self._work.delete_begins(segment_id):
-                # The copy task resumes this segment; the next run sees the result.
+                # The copy task is resuming this segment; the next run sees the result.
                 continue
             try:
                 if self._delete(deletion):
@@ -286,8 +288,8 @@ class ExpirationTask:
         return failures[0] if failures else None
 
     def _delete(self, deletion: Deletion) -> bool:
-        """Delete one segment, or finish an interrupted copy that is whole: the broker may not have
-        its records any more. Return whether that is done."""
+        """Delete one segment. If it is an interrupted copy that is whole, finish the copy instead,
+        because the broker may no longer have its records. Return whether either is done."""
         work, segment = self._work, deletion.segment
         if work.metrics is not None:
             work.metrics.delete_started()
@@ -322,5 +324,6 @@ def _quiet_ms(topic: TopicSettings) -> int:
 
 
 def _percent(size_bytes: int | None, limit_bytes: int | None) -> int:
-    """Return the percentage as Kafka does: 0 without a limit or a known size."""
+    """Return the size as a percentage of the limit. As in Kafka, the result is 0 when there is no
+    limit or the size is unknown."""
     return 100 * size_bytes // limit_bytes if size_bytes is not None and limit_bytes else 0

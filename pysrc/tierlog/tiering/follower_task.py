@@ -1,5 +1,5 @@
-"""The follower task learns how far the leader has tiered the log. This node then deletes its local
-segments and builds its remote index files (Kafka's ``RLMFollowerTask``)."""
+"""The follower task learns up to which offset the leader has tiered the log. This node then deletes
+its local segments and builds its remote index files (Kafka's ``RLMFollowerTask``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FollowerTask"]
 
 
 class FollowerTask:
-    """Follows the tier of one partition that another node copies; it changes nothing there."""
+    """Follows the tier of one partition that another node copies; it never changes the tier."""
 
     def __init__(self, work: PartitionWork) -> None:
         self._work = work

@@ -1,8 +1,8 @@
 """The interface between the remote log manager and the host of a local log.
 
-The host (a sidecar or a node) returns the state of each log as a `LogView` and learns which offsets
-are durable in the tier. As in Kafka, the log start offset is the first readable offset of the whole
-log, the local log start offset the first readable offset of the local log.
+The host (a sidecar or a node) returns the state of each log as a `LogView`, and the manager tells
+it which offsets are durable in the tier. As in Kafka, the log start offset is the first readable
+offset of the whole log. The local log start offset is the first readable offset of the local log.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ __all__ = ["LocalLog", "LogView", "TopicSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSettings:
-    """The settings of a topic that tiering uses; None is unlimited.
+    """The settings of a topic that tiering uses; None means unlimited.
 
-    ``copy_lag_ms`` and ``copy_lag_bytes`` (KIP-1241) delay the copy of a segment until it is that
-    old or that many bytes follow it. 0 in either copies at once, -1 uses the local retention.
+    ``copy_lag_ms`` and ``copy_lag_bytes`` (KIP-1241) delay the copy of a segment until the segment
+    is that old, or that many bytes follow it in the log. If either is 0, segments are copied at
+    once. -1 means the value of local retention.
     """
 
     retention_ms: int | None = None
@@ -35,11 +36,12 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogView:
-    """A partition's local log at one moment. None is unknown.
+    """A partition's local log at one moment. None means unknown.
 
-    ``log_start_offset`` is that of the whole log, both tiers; ``log`` has that of the directory.
-    The leader epochs of ``log`` are the lineage of the whole log: `PartitionLog.lineage` and
-    earlier epochs. ``compacted`` comes from the cluster, else from the directory.
+    ``log_start_offset`` is the log start offset of both tiers together; ``log`` has the one of the
+    log directory. The leader epochs of ``log`` are the lineage of the whole log, which are
+    `PartitionLog.lineage` and earlier epochs. ``compacted`` is read from the cluster or else from
+    the directory.
     """
 
     log: PartitionLog
@@ -55,7 +57,7 @@ class LocalLog(Protocol):
     def view(self) -> LogView | None:
         """Return the present state of the log; None when it was deleted.
 
-        Returns the same object until something changes, so that idle logs cost nothing.
+        The result is the same object until the state changes, so that idle logs need no work.
         """
         ...
 
@@ -68,7 +70,9 @@ class LocalLog(Protocol):
         ...
 
     def delete_local_segments(self, local_log_start_offset: int) -> None:
-        """Delete the segments below `local_log_start_offset`: first raise the local log start
-        offset, then end look-ups, then delete the files. A host that does not own its files keeps
-        them."""
+        """Delete the segments below `local_log_start_offset`.
+
+        The host first raises the local log start offset, then stops finding the segments for
+        readers, then deletes the files. A host that does not own the files deletes none.
+        """
         ...

@@ -1,9 +1,9 @@
 """Deletes local segments of leaders and followers by local retention.
 
-A segment is deleted only when all its offsets are durable in the tier or below the log start
-offset. While the store does not answer, no segment is deleted: the disk fills, and no record is
-lost. Before a segment is deleted, both objects of every remote segment with its offsets are checked
-once more: that they exist, their sizes, and that they belong to that segment.
+A segment is deleted only when each of its offsets is durable in the tier or below the log start
+offset. While the store does not answer, no segment is deleted: the disk fills, but no record is
+lost. Before a local segment is deleted, the remote segments with its offsets are checked once more.
+Their objects must exist, have the right sizes and belong to these remote segments.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import accumulate
 
 from tierlog.errors import RemoteStorageError
 from tierlog.log.eligibility import Coverage
+from tierlog.log.names import SkipReason
 from tierlog.log.segment_files import SegmentFiles
 from tierlog.remote.metadata.manager import RemoteLogSegmentMetadata, RemoteLogSegmentState
 from tierlog.tiering.local_log import LogView
@@ -28,7 +29,7 @@ __all__ = ["LocalRetentionFacts", "drop_local_segments", "expired_local_segments
 class LocalRetentionFacts:
     """The input of `expired_local_segments`.
 
-    ``copied``: the offsets of finished remote segments in the lineage; None is unknown.
+    ``copied``: the offsets of finished remote segments in the lineage; None when unknown.
     ``largest_timestamp_ms``: by base offset; retention by time keeps segments without an entry.
     ``clock_trusted``: the wall clock has not jumped.
     """
@@ -43,11 +44,11 @@ class LocalRetentionFacts:
 def expired_local_segments(facts: LocalRetentionFacts) -> tuple[SegmentFiles, ...]:
     """Return the oldest segments that local retention deletes, never the active one.
 
-    The first segment that stays ends the result, so the local log has no holes.
+    The result ends before the first segment that is kept, so the local log has no holes.
     """
     view = facts.view
     high_watermark = view.log.high_watermark
-    if high_watermark is None:
+    if high_watermark is None or _has_unread_files(view):
         return ()
     left_bytes = sum(segment.size_bytes for segment in view.log.segments)
     expired = []
@@ -64,13 +65,20 @@ def expired_local_segments(facts: LocalRetentionFacts) -> tuple[SegmentFiles, ..
     return tuple(expired)
 
 
+def _has_unread_files(view: LogView) -> bool:
+    """Return whether a file of the log could not be read. It may be a segment before the first one
+    of the view, and deleting up to a later segment would delete it as well."""
+    return any(one.reason is SkipReason.UNREADABLE for one in view.log.skipped)
+
+
 def _is_below_start(segment: SegmentFiles, view: LogView) -> bool:
     end, start = segment.next_base_offset, view.log_start_offset
     return end is not None and start is not None and end <= start
 
 
 def _is_tiered(segment: SegmentFiles, facts: LocalRetentionFacts) -> bool:
-    """Return whether all offsets of the segment from the log start offset on are tiered."""
+    """Return whether all offsets of the segment that are not below the log start offset are
+    tiered."""
     if facts.copied is None or segment.next_base_offset is None:
         return False
     first = max(segment.base_offset, facts.view.log_start_offset or 0)
@@ -82,7 +90,7 @@ def _is_due(segment: SegmentFiles, left_bytes: int, facts: LocalRetentionFacts) 
         return True
     topic = facts.view.topic
     limit_bytes = topic.local_retention_bytes
-    # At least the limit stays, as in the tier.
+    # After the deletion, at least `limit_bytes` are left, as in the tier.
     if limit_bytes is not None and left_bytes - segment.size_bytes >= limit_bytes:
         return True
     if topic.local_retention_ms is None or not facts.clock_trusted:
@@ -119,8 +127,8 @@ def drop_local_segments(
 
 
 def _written_ms(view: LogView, finished: _Finished) -> dict[int, int]:
-    """Return the largest timestamp of each local segment by the remote segments with its offsets.
-    Empty without a local retention by time."""
+    """Return the largest timestamp of each local segment, taken from the remote segments with its
+    offsets. Empty if the topic has no local retention by time."""
     known: dict[int, int] = {}
     if view.topic.local_retention_ms is None:
         return known
@@ -139,7 +147,7 @@ class _Finished:
     def __init__(self, segments: Sequence[RemoteLogSegmentMetadata]) -> None:
         self._given = segments
 
-    # Sorted on first use: most runs delete nothing.
+    # Sorted on first use, because most runs delete nothing.
 
     @cached_property
     def _segments(self) -> list[RemoteLogSegmentMetadata]:
@@ -154,7 +162,8 @@ class _Finished:
 
     @cached_property
     def _reach(self) -> list[int]:
-        # The highest end offset up to each segment: segments may overlap or be truncated.
+        # The highest end offset of each segment and all before it, because segments may overlap or
+        # be truncated.
         return list(accumulate((one.served_end_offset for one in self._segments), max))
 
     def find_overlapping(self, segment: SegmentFiles) -> list[RemoteLogSegmentMetadata]:
@@ -173,8 +182,8 @@ def _verify_tiered(
     segment: SegmentFiles,
     finished: _Finished,
 ) -> bool:
-    """Return whether the tier has sound objects for all offsets of the segment. False while the
-    store does not answer."""
+    """Return whether the tier has sound objects for all offsets of the segment. Return False if
+    the store does not answer."""
     end, start_offset = segment.next_base_offset, view.log_start_offset
     if end is not None and start_offset is not None and end <= start_offset:
         return True

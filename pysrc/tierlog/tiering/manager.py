@@ -61,10 +61,11 @@ __all__ = ["ManagerOptions", "RemoteLogManager"]
 class ManagerOptions:
     """Optional parts of a manager.
 
-    ``index_config.dir``: the directory of remote index files; None keeps none. ``claim_in_store``:
-    nodes that share no metadata fence each other by claims in the store. ``probe_store``: ask the
-    store for an answer once per interval, for the metrics. ``random_bytes`` makes jitter and
-    segment ids. ``check_interval_ms``, ``repair`` and ``learn_partition`` as in `Tier`.
+    ``index_config.dir``: the directory of remote index files; None for no such files.
+    ``claim_in_store``: nodes that share no metadata fence each other by claims in the store.
+    ``probe_store``: send the store a small request once per interval, for the metrics.
+    ``random_bytes`` makes jitter and segment ids. For ``check_interval_ms``, ``repair`` and
+    ``learn_partition`` see `Tier`.
     """
 
     config: RemoteLogConfig = field(default_factory=RemoteLogConfig)
@@ -89,9 +90,9 @@ class ManagerOptions:
 class RemoteLogManager:
     """Tiers the partitions that this node leads and follows those of other leaders.
 
-    Calls may come from any thread or event loop. All but `close`, `wait_until_idle` and
-    `run_until_idle` return at once. Copies, expiration and followers have pools of their own, so
-    copies that wait for their quota never delay expiration.
+    Any thread or event loop may call the methods. Except for `close`, `wait_until_idle` and
+    `run_until_idle`, they return at once. Copies, expiration and followers each have a thread pool,
+    so copies that wait for their quota never delay expiration.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class RemoteLogManager:
     def become_leader(self, partition: TopicIdPartition, leader_epoch: int, log: LocalLog) -> None:
         """Copy and expire the partition, which this node leads since `leader_epoch`.
 
-        A repeated call changes nothing. A new epoch or another log starts anew.
+        A repeated call changes nothing. A call with another epoch or log starts new tasks.
         """
         work = self._take_over(partition, leader_epoch, log, leads=True)
         if work is not None:
@@ -184,11 +185,11 @@ class RemoteLogManager:
             self.follower_pool.add(partition, FollowerTask(work))
 
     def stop_partition(self, partition: TopicIdPartition, *, delete_remote: bool = False) -> None:
-        """Stop all work for the partition; an unknown partition is fine.
+        """Stop all work for the partition. An unknown partition is ignored.
 
-        With `delete_remote` the whole partition is deleted from the tier, since its topic was
-        deleted. The deletion survives a restart (`resume_deletions`) and may be requested again; it
-        is complete when the metadata no longer knows the partition.
+        With `delete_remote` the whole partition is deleted from the tier, because its topic was
+        deleted. After a restart, `resume_deletions` continues the deletion. It may be requested
+        again, and is complete when the metadata no longer contains the partition.
         """
         with self._lock:
             self._check_open()
@@ -230,8 +231,8 @@ class RemoteLogManager:
             return {partition: work.leads for partition, work in self._work.items()}
 
     def decisions(self, partition: TopicIdPartition) -> tuple[Decision, ...] | None:
-        """Return the last run's decision about each local segment of a led partition; None before
-        the first run."""
+        """Return what the last run of the copy task decided about each local segment of a led
+        partition. None before the first run."""
         with self._lock:
             work = self._work.get(partition)
         return None if work is None else work.decisions
@@ -266,16 +267,16 @@ class RemoteLogManager:
             pool.hurry()
 
     def wait_until_idle(self, timeout_ms: int = 600_000) -> bool:
-        """Wait until no task is running or due; False after `timeout_ms`. A failed task counts as
-        idle until its retry."""
+        """Wait until no task is running or due. Return False if a task still is after `timeout_ms`.
+        A failed task counts as idle until its retry."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         return all(
             pool.wait_until_idle(deadline_ms - self._clock.monotonic_ms()) for pool in self._pools
         )
 
     def run_until_idle(self) -> None:
-        """Run every task in this thread at least once and until none is due. For simulations and
-        single passes, instead of `start`."""
+        """Run every task in this thread at least once, until no task is due. Simulations and single
+        passes call this instead of `start`."""
         self.hurry()
         while [pool for pool in self._pools if pool.run_due()]:
             pass
@@ -283,7 +284,7 @@ class RemoteLogManager:
     def close(self, timeout_ms: int = 30_000) -> tuple[RunningTask, ...]:
         """Cancel all tasks and wait for active runs; return the runs that did not end in time.
 
-        An active copy removes its objects. The call may be repeated.
+        An active copy removes the objects that it has stored. The call may be repeated.
         """
         with self._lock:
             self._closed = True

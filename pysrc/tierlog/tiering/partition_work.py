@@ -1,7 +1,7 @@
 """The state that the tasks of one partition share, and the parts that all partitions share.
 
-Every leadership of a partition, and every time as a follower, has a new `PartitionWork`, so no
-state of an earlier leader epoch remains.
+Each time this node becomes the leader or a follower of a partition, it creates a `PartitionWork`.
+So no state of an earlier leader epoch remains.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Happened(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentEvent:
-    """What happened to one local or remote segment; ``reason`` is one word, ``text`` a
+    """What happened to one local or remote segment. ``reason`` is one word and ``text`` is a
     sentence."""
 
     partition: TopicIdPartition
@@ -110,20 +110,20 @@ class ManagerListener:
         """This node's remote index files could not be written; a later run tries again."""
 
     def on_task_failure(self, failure: TaskFailure) -> None:
-        """A run ended with an error; it is tried again."""
+        """A run ended with an error; the task is run again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
     """The parts that the tasks of all partitions use.
 
-    ``claims``: leaders that share only the store claim their partitions there, too.
-    ``learn_partition`` adds to the metadata the segments that another broker has copied; it returns
+    ``claims``: with these, leaders that share no metadata also claim their partitions in the store.
+    ``learn_partition`` adds to the metadata the segments that another broker has copied. It returns
     whether all listed segments could be read. It is called after the claim and before the first
     copy.
     ``check_interval_ms``: how often a leader compares the store's listing with the metadata (None:
-    never). ``repair``: the check compares every byte, once, and removes superfluous objects.
-    ``is_running``: the tasks run in threads without end, so a copy may take longer.
+    never). ``repair``: one check compares every byte and removes superfluous objects.
+    ``is_running``: the tasks run in threads until the manager is closed, so a copy may take longer.
     """
 
     storage: RemoteStorageManager
@@ -148,7 +148,8 @@ class Tier:
 
     @property
     def checks_records(self) -> bool:
-        """Whether a copy also checks records; a single pass does not, to end sooner."""
+        """Whether a copy also checks records. In a single pass it does not, so that the pass ends
+        sooner."""
         return self.repair or self.is_running.is_set()
 
 
@@ -193,20 +194,20 @@ class PartitionWork:
         return f"PartitionWork({self.partition}, {role}, epoch {self.leader_epoch})"
 
     def claim(self) -> None:
-        """Claim the partition before any other step of a leader; earlier leaders are fenced."""
+        """Claim the partition, which fences earlier leaders. A leader does this first."""
         with self._claiming:
             if self._claimed:
                 return
             self.tier.metadata.claim_leadership(self.partition, self.leader_epoch)
             claims, learn = self.tier.claims, self.tier.learn_partition
             if claims is not None and claims.claim(self.partition, self.leader_epoch):
-                # A listed segment that cannot be read may be one that counts.
+                # No takeover while a listed segment cannot be read, because that one may count.
                 self._must_take_over = learn is not None and learn(self.partition)
             self._claimed = True
 
     def take_over(self) -> None:
-        """Record, between the claim and the first copy, which segments of other brokers are known;
-        those that earlier leaders finish behind these do not count."""
+        """Record which segments of other brokers are known, between the claim and the first copy.
+        If an earlier leader then finishes a segment at later offsets, it does not count."""
         claims = self.tier.claims
         if claims is not None and self._must_take_over:
             known = self.tier.metadata.list(self.partition)
@@ -215,15 +216,16 @@ class PartitionWork:
             self._must_take_over = False
 
     def is_left_out(self, segment: RemoteLogSegmentMetadata) -> bool:
-        """Return whether an interrupted copy does not count: another broker took over since."""
+        """Return whether an interrupted copy does not count because another broker has taken the
+        partition over since then."""
         claims = self.tier.claims
         return claims is not None and claims.is_left_out(segment)
 
     def settle_copy(self, segment: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata | None:
-        """Finish an interrupted copy that is whole, and remove any other; return the finished one.
+        """Finish an interrupted copy that is whole and return its segment, or else remove the copy.
 
-        Raises as `SegmentCopier.resume`. Call it between `copy_begins` or `delete_begins` and the
-        end of that."""
+        Raises the same errors as `SegmentCopier.resume`. Call this between `copy_begins` and
+        `copy_ended`, or between `delete_begins` and `delete_ended`."""
         copier = self.tier.copier
         if self.is_left_out(segment):
             copier.delete(segment, leader_epoch=self.leader_epoch)
@@ -281,12 +283,13 @@ class PartitionWork:
     def copied_offsets(
         self, segments: Iterable[RemoteLogSegmentMetadata], lineage: LeaderEpochs
     ) -> Coverage:
-        """Return the offsets of finished segments without the broken ones, see `coverage`."""
+        """Return the offsets of the finished segments that are not broken, see `coverage`."""
         broken = self.broken
         return coverage([one for one in segments if one.segment_id.id not in broken], lineage)
 
     def offsets_ever_copied(self, lineage: LeaderEpochs) -> Coverage:
-        """Return the offsets of all finished segments, also of those that the store has lost."""
+        """Return the offsets of all finished segments, including segments that the store has
+        lost."""
         return coverage(self.tier.metadata.list(self.partition), lineage)
 
     def report_tiered(self, view: LogView, copied: Coverage) -> None:
@@ -300,8 +303,8 @@ class PartitionWork:
     # -- active copies, which retention must not treat as interrupted
 
     def copy_begins(self, segment_id: str) -> bool:
-        """Register a copy before COPY_SEGMENT_STARTED or before it is resumed. False when the
-        segment is being deleted; the caller must not copy it then."""
+        """Register a copy before it enters COPY_SEGMENT_STARTED or is resumed. Return False when
+        the segment is being deleted; then the caller must not copy it."""
         with self._lock:
             if segment_id in self._deleting:
                 return False
@@ -315,8 +318,8 @@ class PartitionWork:
             self._copy_ended.add(segment_id)
 
     def delete_begins(self, segment_id: str) -> bool:
-        """Register a deletion. False when the segment is being copied or was copied since
-        `list_segments`; the caller must not delete it then, since its listed state is old."""
+        """Register a deletion. Return False when the segment is being copied or was copied after
+        `list_segments`. Then its listed state is old, and the caller must not delete it."""
         with self._lock:
             if segment_id in self._copying or segment_id in self._copy_ended:
                 return False
@@ -329,15 +332,15 @@ class PartitionWork:
             self._deleting.discard(segment_id)
 
     def list_segments(self) -> tuple[tuple[RemoteLogSegmentMetadata, ...], frozenset[str]]:
-        """Return the partition's segments and the ids of copies that were active during the call:
-        their listed state may be old. One caller at a time."""
+        """Return the partition's segments, and the ids of copies that were active during the call.
+        The listed state of these copies may be old. Only one thread may call this at a time."""
         with self._lock:
             self._copy_ended.clear()
         segments = self.tier.metadata.list(self.partition)
         return segments, self.list_active_copies()
 
     def outline(self) -> tuple[ArchiveOutline, frozenset[str]]:
-        """Return the outline and the ids of active copies, as `list_segments` does."""
+        """Return the outline, and the ids of active copies as in `list_segments`."""
         with self._lock:
             self._copy_ended.clear()
         outline = self.tier.metadata.outline(self.partition)
@@ -352,14 +355,20 @@ class PartitionWork:
     # stops neither copies nor deletions.
 
     def index_segment(self, segment: RemoteLogSegmentMetadata, entries: Buffer) -> None:
-        """Add a copied segment to the index files."""
-        self._change_indexes(lambda files: files.append(segment, entries))
+        """Add a copied segment to the index files; `catch_up_if_behind` adds one that fills a gap
+        before their end."""
+
+        def append(files: RemoteIndexFiles) -> None:
+            if not files.append(segment, entries):
+                self._is_index_behind = True
+
+        self._change_indexes(append)
 
     def catch_up_indexes(self) -> None:
         """Add finished segments that are not indexed yet, and remove truncated entries.
 
-        One call at a time, each with a new list of the metadata: an older list would restore
-        entries that were truncated since."""
+        Only one thread runs this at a time, and it lists the metadata again. With an older list it
+        would restore entries that have been truncated since."""
         with self._catching_up:
             self._is_index_behind = False
             self._change_indexes(self._catch_up)

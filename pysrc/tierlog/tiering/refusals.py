@@ -1,8 +1,8 @@
 """Decides when a refused local segment is tried again.
 
 A damaged segment is not scanned in every run. It is scanned again when its file, the listing, the
-leader epochs or the cleanup policy has changed, for example after an operator restored the file,
-and after `RETRY_MS`, since a read error may pass.
+leader epochs or the cleanup policy has changed, for example after an operator has restored the
+file. It is also scanned again after `RETRY_MS`, because a read error may go away by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ RETRY_MS = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The state of a segment at its refusal; ``found`` is its file, None when it was missing."""
+    """The state of a segment when it was refused. ``found`` identifies its file; None when the file
+    was missing."""
 
     segment: SegmentFiles
     leader_epochs: LeaderEpochs | None
@@ -50,8 +51,9 @@ class Refusal:
     def retry(self, view: LogView, segment: SegmentFiles, now_ms: int) -> SegmentFiles | None:
         """Return the segment to try again; None while nothing has changed.
 
-        A file that was changed in place is returned with its present size: the listing skips
-        directories without changed names. A replaced file needs a new listing.
+        If the file was changed in place, the segment is returned with the present size, because the
+        listing skips a directory in which no name has changed. A replaced file is tried again after
+        the next listing.
         """
         now = _identity(segment.log_path)
         listed = segment.identity

@@ -50,8 +50,8 @@ class StoredObjects:
         return {info.key: info.size_bytes for info in self._store.list(prefix)}
 
     def require_marker(self) -> None:
-        """Raise RemoteStorageError when the store has no cluster marker: then it is another store,
-        and the missing objects may exist."""
+        """Raise RemoteStorageError when the store has no cluster marker. It is then another store
+        or not mounted, and objects that seem to be missing may exist."""
         try:
             self._store.head(CLUSTER_KEY)
         except RemoteResourceNotFoundError as error:
@@ -91,7 +91,8 @@ class StoredObjects:
 
 
 def seems_whole(metadata: RemoteLogSegmentMetadata, listed: Mapping[str, int]) -> bool:
-    """Return whether a listing has both objects of the segment, the `.log` with its size."""
+    """Return whether a listing has both objects of the segment, and the `.log` object has the right
+    size."""
     log_bytes = listed.get(log_key(metadata))
     return log_bytes == metadata.segment_size_bytes and indexes_key(metadata) in listed
 
@@ -103,9 +104,9 @@ def restore_indexes(
     segment: RemoteLogSegmentMetadata,
     listed: Iterable[str],
 ) -> None:
-    """Rebuild the `.indexes` object of a finished segment; `listed` are the partition's keys.
+    """Rebuild the `.indexes` object of a finished segment. `listed` are the keys of the partition.
 
-    CorruptDataError or SegmentRefusedError when the `.log` object is damaged.
+    Raises CorruptDataError or SegmentRefusedError when the `.log` object is damaged.
     """
     key = log_key(segment)
     present = objects.describe(indexes_key(segment))
@@ -137,7 +138,8 @@ def adopt_log_object(
     """Add a segment for a `.log` object that has no sound `.indexes` object and no metadata.
     `listed` has the sizes of the partition's objects, by key.
 
-    CorruptDataError, SegmentRefusedError or ValueError when the object does not fit this log.
+    Raises CorruptDataError, SegmentRefusedError or ValueError when the object does not fit this
+    log.
     """
     parsed, tier, size_bytes = parse_key(key), work.tier, listed[key]
     with _fetch_to_file(objects, key, size_bytes) as handle:
@@ -165,8 +167,8 @@ def adopt_log_object(
 def _gap_start_offset(
     work: PartitionWork, view: LogView, files: SegmentFiles, listed: Iterable[str]
 ) -> int | None:
-    """Return the first of the offsets before `files` that were deleted before their copy, as a
-    copy finds them. None when the store has any object of these offsets."""
+    """Return the first offset of the gap before `files` whose records were deleted before they were
+    copied, as a copy does. None when the store has an object with offsets of the gap."""
     if view.log.lineage is None:
         return None
     copied = work.offsets_ever_copied(view.log.lineage)
@@ -198,7 +200,8 @@ def _prepare_segment(
 
 
 def _find_producers(work: PartitionWork, view: LogView, offset: int) -> bytes | None:
-    """Return the producer state at `offset` from the local log, else from the segment before."""
+    """Return the producer state at `offset`, from the local log or else from the previous
+    segment."""
     for local in view.log.segments:
         if local.base_offset == offset:
             return ProducerStates(view.log).before(local)

@@ -3,15 +3,15 @@
 The model is Kafka's ``RLMExpirationTask`` (time, size, log start offset, epochs below the lineage),
 without its known bugs:
 
-* the size counts finished segments of the lineage only, and each byte once. Of segments that
-  overlap after a change of leaders, only the largest set without overlap counts, so the sum is
-  never too high and retention never leaves less than its limit;
-* while the highest remote offset is unknown, the size is unknown and nothing expires by it;
-* unfinished copies are removed; they are not counted, and nothing waits for them;
+* the size counts only finished segments of the lineage, and each byte once. After a change of
+  leaders, segments may overlap. Then only the largest set of segments that do not overlap counts,
+  so the sum is never too high, and retention never leaves less than its limit;
+* while the highest remote offset is unknown, the size is unknown and no segment expires by size;
+* unfinished copies are removed; they are not counted, and no deletion waits for them;
 * a leader that finds a segment of a later epoch has been deposed and deletes nothing.
 
-The new log start offset must be durable before the first object is removed, so no reader finds a
-hole above the log start offset.
+The new log start offset must be durable before the first object is removed, so that no reader finds
+a hole above the log start offset.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class LocalSegment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """The facts about the log of one partition that a leader decides on. None is unknown, or no
-    limit.
+    """The facts about the log of one partition from which a leader decides. None means unknown or
+    unlimited.
 
     ``highest_remote_offset``: -1 when no segment is remote. ``being_copied``: ids of this process's
     active copies. ``clock_trusted``: the wall clock has not jumped against the monotonic clock.
@@ -98,9 +98,9 @@ class LogFacts:
 class RetentionFacts(LogFacts):
     """The facts about one partition with its segments: every known remote segment in any state.
 
-    Finished segments that surely stay may be left out unless they share offsets with others
-    (`retention_outline`). Then ``rest_bytes`` is their size in the lineage, and ``latest_epoch``
-    the highest leader epoch of any segment.
+    Finished segments that are certainly kept may be left out, unless they share offsets with other
+    segments (`retention_outline`). Then ``rest_bytes`` is the size of the omitted segments in the
+    lineage, and ``latest_epoch`` is the highest leader epoch of all segments.
     """
 
     segments: Sequence[RemoteLogSegmentMetadata]
@@ -183,8 +183,8 @@ def _list_served(facts: RetentionFacts) -> list[_Served]:
 
 
 def size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, int]]) -> int:
-    """Return the bytes of the segment's epochs that lie wholly in the lineage. Without bytes per
-    epoch the result is 0 (docs/decisions/0014)."""
+    """Return the bytes of those epochs of the segment that are wholly in the lineage. If the bytes
+    per epoch are unknown, the result is 0 (docs/decisions/0014)."""
     if ranges == [(segment.start_offset, segment.end_offset)]:
         return segment.segment_size_bytes
     if segment.bytes_per_epoch is None:
@@ -198,7 +198,7 @@ def size_in_lineage(segment: RemoteLogSegmentMetadata, ranges: list[tuple[int, i
 
 
 def local_only_bytes(facts: LogFacts) -> int | None:
-    """Return the bytes of local segments above the remote log; None for unknown."""
+    """Return the bytes of the local segments above the remote log; None if unknown."""
     highest_remote_offset, local_segments = facts.highest_remote_offset, facts.local_segments
     if highest_remote_offset is None or local_segments is None:
         return None
@@ -212,7 +212,7 @@ class _Sizes:
     def __init__(self, served: Sequence[_Served], behind_bytes: int) -> None:
         self._firsts = [one.first_offset for one in served]
         self._behind_bytes = behind_bytes
-        # From each row on: the size of the largest set of segments without overlap.
+        # For each row, the size of the largest set without overlap among this and later segments.
         self._heaviest = [0] * (len(served) + 1)
         for row in range(len(served) - 1, -1, -1):
             after = bisect_right(self._firsts, served[row].last_offset)
@@ -238,8 +238,8 @@ def _start_by_time(served: list[_Served], facts: RetentionFacts, retention_ms: i
 
 
 def written_ms(segment: RemoteLogSegmentMetadata) -> int:
-    """Return the largest timestamp of the segment. Without timestamps, or with one later than the
-    copy, it is the time of the copy."""
+    """Return the largest timestamp of the segment. If there is none, or it is later than the copy,
+    return the time of the copy."""
     copied_ms = segment.event_timestamp_ms
     known = 0 <= segment.max_timestamp_ms <= copied_ms
     return segment.max_timestamp_ms if known else copied_ms

@@ -1,8 +1,8 @@
 """Decides which remote segments have expired without reading all of them (KIP-852).
 
-The size comes from `remote_log_size`. Segments are read from the oldest on, up to the first one
-that stays by every rule. For these segments `decide_retention` decides as it would for all. All
-functions are pure.
+The size comes from `remote_log_size`. Segments are read in order, from the oldest up to the first
+segment that no rule deletes. For these segments, `decide_retention` returns the same decisions as
+if it were given all segments. All functions are pure.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["OutlineFacts", "expires_nothing", "facts_of_front", "may_be_cut", "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutlineFacts(LogFacts):
-    """Facts whose cost does not grow with the segments.
+    """Facts that can be read without reading all segments.
 
-    ``remote_bytes``: the sum of `remote_log_size` over the lineage. ``highest_offsets``: by epoch
-    of the outline and the lineage. ``unreferenced``: the segments whose last epoch is older than
-    the lineage.
+    ``remote_bytes``: the sum of `remote_log_size` over the epochs of the lineage.
+    ``highest_offsets``: by epoch, for epochs in both the outline and the lineage.
+    ``unreferenced``: the segments whose last epoch is older than the lineage.
     """
 
     outline: ArchiveOutline
@@ -40,8 +40,8 @@ class OutlineFacts(LogFacts):
 
 
 def expires_nothing(facts: OutlineFacts) -> bool:
-    """Return True when no segment has to be deleted or truncated; False also when that is not
-    known without the segments."""
+    """Return True when no segment has to be deleted or truncated. Return False also when the
+    segments must be read to decide this."""
     outline, first = facts.outline, facts.outline.first
     if any(one.segment_id.id not in facts.being_copied for one in outline.unfinished):
         return False
@@ -85,11 +85,11 @@ def may_be_cut(facts: OutlineFacts) -> bool:
 def take_front(
     facts: OutlineFacts, segments: Iterable[RemoteLogSegmentMetadata]
 ) -> list[RemoteLogSegmentMetadata]:
-    """Return the finished segments that may have expired and the first one that stays; all later
-    segments without overlap stay, too.
+    """Return the finished segments that may have expired, and the first segment that is kept. All
+    later segments that do not overlap these are kept, too.
 
-    `segments` come by start offset; no further one is read. The caller has excluded truncations
-    (`may_be_cut`).
+    `segments` are sorted by start offset. No segment after the first that is kept is read. The
+    caller has checked that no segment must be truncated (`may_be_cut`).
     """
     front: list[RemoteLogSegmentMetadata] = []
     epochs = {entry.epoch for entry in facts.lineage}
@@ -97,8 +97,8 @@ def take_front(
     by_time = facts.retention_ms is not None and facts.clock_trusted
     by_size = facts.retention_bytes is not None and local_only_bytes(facts) is not None
     cutoff_ms, limit_bytes = facts.now_ms - (facts.retention_ms or 0), facts.retention_bytes or 0
-    # Up to this offset, segments are not served in the order of their start offsets, or only in
-    # part: their order of expiration is known only when all have been read.
+    # Up to this offset, a segment may be served only in part, or not in the order of the start
+    # offsets. The order in which these segments expire is known only when all have been read.
     unsure_to = expired_to = facts.log_start_offset - 1
     for segment in segments:
         front.append(segment)
@@ -121,8 +121,8 @@ def facts_of_front(
     front: Sequence[RemoteLogSegmentMetadata],
     overlapping: Sequence[RemoteLogSegmentMetadata],
 ) -> RetentionFacts:
-    """Return the facts for `decide_retention`: the result of `take_front`, the finished segments
-    that overlap, and those that are deleted at any offset."""
+    """Return the facts for `decide_retention`. Their segments are the result of `take_front`, the
+    finished segments that overlap it, and segments that are deleted whatever their offsets."""
     finished = {one.segment_id.id: one for one in (*overlapping, *front)}
     others = (*facts.outline.unfinished, *facts.unreferenced)
     known = finished | {one.segment_id.id: one for one in others}

@@ -1,13 +1,14 @@
-"""Checks that the store has the objects of all finished segments, and repairs what it can.
+"""Checks that the store has the objects of all finished segments, and repairs some defects.
 
 A check lists the objects of one partition and verifies the segments with missing objects. With
 ``repair`` it compares every byte of every object. Repairs lose no records:
 
 * a missing or damaged `.indexes` object is rebuilt from its `.log` object;
-* a segment with a damaged `.log` object is copied again while the broker has the records; only then
-  the damaged segment is removed;
-* a segment that a deposed leader finished after a takeover is removed when others hold its offsets;
-* a segment that neither the store nor the broker has is reported as lost and stays as it is.
+* a segment with a damaged `.log` object is copied again if the broker still has the records; only
+  after this copy the damaged segment is removed;
+* a segment that a deposed leader finished after a takeover is removed when other segments hold its
+  offsets;
+* a segment that neither the store nor the broker has is reported as lost and is not changed.
 
 The check changes nothing while the store does not answer or has no cluster marker (a volume that is
 not mounted). The copy task calls it in its thread.
@@ -52,7 +53,7 @@ _NO_REPAIR = (
 
 
 class StoreCheck:
-    """Checks one partition under one leadership."""
+    """Checks one partition while this node leads it under one leader epoch."""
 
     def __init__(self, work: PartitionWork) -> None:
         self._work = work
@@ -113,7 +114,8 @@ class StoreCheck:
         self._remove_left_out(objects, listed)
 
     def _remove_left_out(self, objects: StoredObjects, listed: Mapping[str, int]) -> None:
-        """Remove segments that a deposed leader finished too late, once others hold the offsets."""
+        """Remove segments that a deposed leader finished too late, if other segments hold their
+        offsets."""
         takeovers = [taken[1] for key in listed if (taken := parse_takeover(key)) is not None]
         if not takeovers:
             return
@@ -159,7 +161,7 @@ class StoreCheck:
     # -- after the copies
 
     def drop_replaced(self, copied: Coverage) -> None:
-        """Remove the broken segments whose offsets sound segments have."""
+        """Remove each broken segment whose offsets are all in sound segments."""
         for name, segment in tuple(self._work.broken.items()):
             if copied.holds(segment.start_offset, segment.served_end_offset):
                 self._delete(segment)
@@ -168,8 +170,9 @@ class StoreCheck:
                 }
 
     def clean(self, view: LogView) -> None:
-        """With ``repair``, once, after the last copy: remove duplicate segments and objects without
-        a segment, and adopt `.log` objects that lack a sound `.indexes` object."""
+        """Remove duplicate segments and objects without a segment, and add segments for `.log`
+        objects that lack a sound `.indexes` object. This is done once, after the last copy, and
+        only with ``repair``."""
         objects = self._objects
         if objects is None or not self._must_clean:
             return
@@ -204,9 +207,11 @@ class StoreCheck:
         held = any(
             one.start_offset <= base_offset <= one.served_end_offset for one in self._list_sound()
         )
-        if held:
+        is_old = key.endswith(INDEXES_SUFFIX) and _is_below_log_start(objects, key, view)
+        if held or is_old:
             objects.delete(key)
-            text = f"{key}: no segment has this object, and others hold its offsets"
+            why = "others hold its offsets" if held else "its records are below the log start"
+            text = f"{key}: no segment has this object, and {why}"
             work.report(
                 Happened.REPAIRED, base_offset, size_bytes, reason="object_removed", text=text
             )
@@ -238,6 +243,14 @@ class StoreCheck:
             self._work.delete_ended(name)
 
 
+def _is_below_log_start(objects: StoredObjects, key: str, view: LogView) -> bool:
+    """Return whether retention would have deleted the segment of an `.indexes` object without a
+    `.log` object. Left there, it would fail every read from the log start."""
+    told = objects.describe(key)
+    start = view.log_start_offset
+    return told is not None and start is not None and told.metadata.end_offset < start
+
+
 def _local_offsets(view: LogView) -> Coverage:
     """Return the offsets of the rolled local segments."""
     start = view.log.log_start_offset or 0
@@ -251,7 +264,7 @@ def _local_offsets(view: LogView) -> Coverage:
 def _find_duplicates(
     segments: Sequence[RemoteLogSegmentMetadata],
 ) -> list[RemoteLogSegmentMetadata]:
-    """Return the segments with the offsets, epochs and bytes of an earlier one."""
+    """Return each segment that has the same offsets, epochs and bytes as an earlier segment."""
     seen: set[tuple[object, ...]] = set()
     found = []
     for one in sorted(segments, key=lambda one: (one.event_timestamp_ms, one.segment_id.id)):

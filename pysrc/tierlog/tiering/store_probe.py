@@ -13,7 +13,7 @@ __all__ = ["StoreProbe"]
 
 
 class StoreProbe:
-    """Asks for ``cluster.json``, which is missing also when a volume is not mounted."""
+    """Asks for ``cluster.json``. It is also missing when a volume is not mounted."""
 
     def __init__(self, store: ObjectStore, metrics: RemoteLogMetrics) -> None:
         self._store = store
@@ -26,7 +26,7 @@ class StoreProbe:
             self._store.head(CLUSTER_KEY)
             answers = True
         except RemoteStorageError:
-            # The metric says so; what needs the store reports why.
+            # The metric shows the failure. Tasks that need the store report its cause.
             pass
         finally:
             self._metrics.store_answered(answers)

@@ -1,9 +1,9 @@
 """Repeating tasks of many partitions on a few threads.
 
 Each task runs again a fixed time after the end of its last run, as in Kafka. A task with a backlog
-runs again at once, after the other due tasks, so partitions take turns. A failed run is retried
-after any error; only the task itself can end its schedule. Two runs with one key never overlap,
-also when a second task replaces the first.
+is due again at once, but runs after the other due tasks, so partitions take turns. A failed run is
+retried after any error; only the task itself can end its schedule. Two runs with the same key never
+overlap, also when a second task replaces the first.
 
 `run_due` runs the tasks one by one in the caller's thread, for tests under a manual clock.
 """
@@ -54,7 +54,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFailure:
-    """A run raised `error`; the next run is in `retry_ms`."""
+    """A run raised `error`; the next run starts in `retry_ms`."""
 
     pool: str
     key: Hashable
@@ -65,7 +65,7 @@ class TaskFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """An active run since `running_ms`."""
+    """An active run, which started `running_ms` ago."""
 
     key: Hashable
     running_ms: int
@@ -95,8 +95,8 @@ class Task:
 class TaskPool:
     """``size`` threads that run tasks every ``interval_ms``.
 
-    ``on_failure`` is called for every failed run in its thread; it must not raise. ``random``
-    returns numbers in [0, 1). `start` starts the threads; without it `run_due` runs one task.
+    ``on_failure`` is called in the thread of each failed run; it must not raise. ``random`` returns
+    numbers in [0, 1). `start` starts the threads. A caller without threads calls `run_due`.
     """
 
     def __init__(
@@ -141,8 +141,8 @@ class TaskPool:
     # -- tasks
 
     def add(self, key: Hashable, run: Callable[[Task], Again]) -> Task:
-        """Add a task that runs at once. A task with this key is cancelled; the new one starts when
-        its last run has ended."""
+        """Add a task that runs at once. If there is a task with this key, it is cancelled, and the
+        new task starts when the active run of the old task has ended."""
         task = Task(key, run)
         with self._lock:
             if self._closed:
@@ -164,7 +164,7 @@ class TaskPool:
                 self._settled.notify_all()
 
     def set_interval(self, interval_ms: int) -> None:
-        """Run every task now and then once per `interval_ms`."""
+        """Run every task now, and from then on once per `interval_ms`."""
         with self._lock:
             self.interval_ms = interval_ms
             self._slot_ms = max(1, interval_ms // _SLOTS)
@@ -185,13 +185,13 @@ class TaskPool:
     # -- without threads
 
     def next_due_ms(self) -> int | None:
-        """Monotonic time of the next run; None when nothing is scheduled."""
+        """Return the monotonic time of the next run; None when no task is scheduled."""
         with self._lock:
             self._drop_cancelled()
             return self._due[0][0] if self._due else None
 
     def run_due(self) -> bool:
-        """Run the task that is due first in this thread; False when none is due."""
+        """Run the task that is due first, in this thread. Return False when no task is due."""
         with self._lock:
             now_ms = self._clock.monotonic_ms()
             task = self._take(now_ms)
@@ -209,14 +209,14 @@ class TaskPool:
             self._fill()
 
     def resize(self, size: int) -> None:
-        """Change the number of threads; a superfluous thread ends after its run."""
+        """Change the number of threads. A thread above this number ends after its present run."""
         with self._lock:
             self._size = size
             self._fill()
             self._call_all()
 
     def wait_until_idle(self, timeout_ms: int) -> bool:
-        """Wait until no task is running or due; False after the timeout."""
+        """Wait until no task is running or due. Return False after the timeout."""
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         with self._lock:
             while True:
@@ -230,7 +230,7 @@ class TaskPool:
                 self._clock.wait(self._settled, deadline_ms - now_ms)
 
     def cancel(self) -> None:
-        """Cancel all tasks for good without waiting."""
+        """Cancel all tasks, and do not wait for active runs."""
         with self._lock:
             self._closed = True
             for task in (*self._tasks.values(), *(task for task, _ in self._running.values())):
@@ -243,7 +243,7 @@ class TaskPool:
     def close(self, timeout_ms: int = 30_000) -> tuple[RunningTask, ...]:
         """Cancel all tasks and wait; return the runs that did not end in time.
 
-        May be repeated.
+        The call may be repeated.
         """
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         self.cancel()
@@ -287,7 +287,7 @@ class TaskPool:
         return tuple(sorted(found, key=lambda one: -one.running_ms))
 
     def idle_ratio(self) -> float:
-        """Return the idle share of all threads in the last minute, 0 to 1."""
+        """Return the share of the last minute in which the threads were idle, from 0 to 1."""
         under_way_ms = [one.running_ms for one in self.running()]
         return self._busy.idle_ratio(self._size, under_way_ms, self._clock.monotonic_ms())
 
@@ -323,7 +323,7 @@ class TaskPool:
             self._parked.setdefault(task.key, deque()).append(task)
 
     def _run(self, task: Task, began_ms: int) -> None:
-        """Run a task that `_take` returned; without the lock."""
+        """Run a task that `_take` returned. The caller does not hold the lock."""
         failure: BaseException | None = None
         again = Again.NEVER
         try:
@@ -388,7 +388,7 @@ class TaskPool:
             thread.start()
 
     def _work_on(self) -> None:
-        """Run tasks until the pool is closed; without the lock."""
+        """Run tasks until the pool is closed. The caller does not hold the lock."""
         while True:
             with self._lock:
                 found = self._next_task()
@@ -399,7 +399,7 @@ class TaskPool:
             self._run(*found)
 
     def _next_task(self) -> tuple[Task, int] | None:
-        """Wait for the next due task; None when this thread should end."""
+        """Wait for the next due task and return it; None when this thread should end."""
         while not self._closed and len(self._threads) <= self._size:
             now_ms = self._clock.monotonic_ms()
             task = self._take(now_ms)

@@ -1,8 +1,8 @@
 """Finds the truncation offset of remote segments after an unclean election: a pure function.
 
-The new leader lacks records that its predecessor had tiered, and writes other records at their
-offsets. KIP-405 proposes to record the truncation offset in the segment's metadata and to serve the
-segment only up to it. Kafka itself uses the lineage of the replica that reads.
+The new leader lacks records that the previous leader had tiered, and writes other records at the
+same offsets. KIP-405 proposes to record the truncation offset in the metadata of a segment, and to
+serve the segment only up to this offset. Kafka itself uses the lineage of the replica that reads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def truncations(
 ) -> list[tuple[RemoteLogSegmentMetadata, int]]:
     """Return the finished segments to truncate, with their truncation offsets.
 
-    Segments that already end at or below that offset are left out.
+    A segment that already ends at or below its truncation offset is left out.
     """
     found = []
     for segment in segments:
@@ -33,10 +33,10 @@ def truncations(
 
 
 def truncation_offset(segment: RemoteLogSegmentMetadata, lineage: LeaderEpochs) -> int | None:
-    """Return the first offset of `segment` that is not part of `lineage`; None without one.
+    """Return the first offset of `segment` that is not part of `lineage`, or None.
 
-    Epochs older than the lineage count as part of it, since their records were deleted. So do later
-    epochs, since another leader knows more.
+    Epochs before the first epoch of the lineage count as part of it, because their records were
+    deleted. Epochs after its last epoch do, too, because another leader may know them.
     """
     entries = lineage.entries
     if not entries:

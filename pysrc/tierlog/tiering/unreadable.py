@@ -1,8 +1,9 @@
 """Finds batches that a broker keeps and serves although their records cannot be read.
 
-A copy checks only batch headers and checksums. Brokers decompress batches when they are produced,
-so only uncompressed batches can pass a broker and fail in the decoder; to check their records costs
-little. `tierlog verify --deep` checks compressed batches, too.
+A copy checks only batch headers and checksums. Brokers decompress each compressed batch when it is
+produced, so only an uncompressed batch can be accepted by a broker and fail in the decoder. It
+takes little time to check the records of uncompressed batches. `tierlog verify --deep` also checks
+compressed batches.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _find(source: SegmentSource, tables: Iterable[BatchTable]) -> Iterator[Unrea
 def _find_in_run(
     source: SegmentSource, table: BatchTable, first: int, after: int
 ) -> Iterator[UnreadableBatch]:
-    """Find them in the rows from `first` up to `after`, whose batches are adjacent."""
+    """Find the unreadable batches in the rows from `first` up to `after`. These are adjacent."""
     end = int(table.position[after - 1]) + int(table.size_bytes[after - 1])
     while first < after:
         try:
@@ -63,8 +64,8 @@ def _find_in_run(
         except CorruptDataError as error:
             if error.position is None:
                 raise
-            # The position is behind the header of the batch; a missing record has the position of
-            # the end of its batch.
+            # The position of the error is after the batch header. If a record is missing, it is
+            # the end of the batch.
             row = int(np.searchsorted(table.position, error.position, side="left")) - 1
             row = max(first, row)
             yield UnreadableBatch(
@@ -77,7 +78,7 @@ def _find_in_run(
 
 
 def describe(path: str, found: Sequence[UnreadableBatch]) -> str:
-    """Return the message about the unreadable batches of a segment; `found` is not empty."""
+    """Return a message that lists the unreadable batches of a segment; `found` is not empty."""
     told = "; ".join(
         f"offsets {one.base_offset} to {one.last_offset} at byte {one.position}: expected "
         f"{one.error.expected}, found {one.error.found}"

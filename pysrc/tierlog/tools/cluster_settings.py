@@ -1,7 +1,7 @@
-"""Describes and changes dynamic settings of topics and brokers, with strict checks of KIP-73's.
+"""Describes and changes dynamic settings of topics and brokers, and checks throttles (KIP-73).
 
-A broker takes any text for its own settings and fails later. Here a name must be known to the
-cluster, a rate must be a number, and a list of throttled replicas must be one.
+A broker accepts any text for its own settings and fails later. This module checks first that the
+cluster knows each name, that rates are numbers, and that lists of throttled replicas are valid.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class SettingRow:
 def describe_settings(
     admin: ClusterAdmin, resources: Iterable[Resource], *, all_settings: bool = False
 ) -> list[SettingRow]:
-    """Return the settings that were set on the resources, or with ``all_settings`` all in force."""
+    """Return the settings that were set on the resources. With ``all_settings``, return every
+    setting with the value in force."""
     found = admin.settings(resources, dynamic_only=not all_settings)
     return [
         SettingRow(resource=str(resource), name=name, value=value)
@@ -55,8 +56,9 @@ def change_settings(
 ) -> None:
     """Set and remove settings of each resource.
 
-    ConfigError, before anything is changed, for a name that the cluster does not know (it names the
-    nearest one), a name that is set and removed, and a value that `check_setting` refuses.
+    Raises ConfigError before it changes anything: for a name that the cluster does not know (the
+    message suggests the most similar name), for a name that is both set and removed, and for a
+    value that `check_setting` refuses.
     """
     both = set(set_values) & set(remove)
     if both:
@@ -72,8 +74,9 @@ def change_settings(
 
 
 def check_setting(name: str, value: str) -> str:
-    """Return the value as brokers take it: ``10MiB`` of a rate as bytes, ``p-r`` of a list of
-    throttled replicas as ``p:r``. ConfigError names the setting and the entry that is wrong."""
+    """Return the value in the form that brokers accept. A rate such as ``10MiB`` becomes bytes, and
+    ``p-r`` in a list of throttled replicas becomes ``p:r``. Raises ConfigError, which names the
+    setting and the wrong entry."""
     try:
         if name in REPLICA_LISTS:
             pairs = parse_replicas(value)
@@ -86,8 +89,11 @@ def check_setting(name: str, value: str) -> str:
 
 
 def _known_names(admin: ClusterAdmin, resource: Resource) -> set[str]:
-    """Return the names of settings that a resource may have. The default of all brokers shows only
-    what is set, so any broker answers for it. No broker shows the rates of KIP-73 unset."""
+    """Return the names of settings that a resource may have.
+
+    The default of all brokers only lists settings that are set, so the names come from any one
+    broker. No broker lists the rates of KIP-73 while they are not set, so they are added.
+    """
     if resource.kind is ResourceKind.TOPIC:
         return admin.setting_names(resource) | set(REPLICA_LISTS)
     any_broker = str(admin.brokers()[0].broker_id)

@@ -35,7 +35,8 @@ _PLOT_HEIGHT, _TOP, _LEVEL_WIDTH = 240, 18, 110
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A row of stacked parts: (series, value) each, drawn from the left; ``text`` follows them."""
+    """A row of the chart. Each part is a (series, value) pair, drawn from left to right, and
+    ``text`` follows the last part."""
 
     label: str
     parts: Sequence[tuple[int, float]]

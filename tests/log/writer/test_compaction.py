@@ -17,6 +17,7 @@ from tierlog.config.topic import TopicConfig
 from tierlog.errors import CorruptDataError
 from tierlog.log.same_log import VanishedError
 from tierlog.log.writer import cleaner
+from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.directory import LogDirWriter
 from tierlog.log.writer.partition import PartitionWriter
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
@@ -43,6 +44,7 @@ def write(
     writer: PartitionWriter, count: int, *, keys: int = 5, at_ms: int = NOW_MS, **producer: int
 ) -> None:
     """Append `count` batches of one record, each with one of some keys."""
+    transaction_of = None
     for number in range(count):
         record = Record(
             offset=0,
@@ -52,7 +54,9 @@ def write(
         )
         if "base_sequence" in producer:
             producer["base_sequence"] += number > 0
-        writer.append(build.batch([record], **producer), leader_epoch=0)  # type: ignore[arg-type]
+            transaction_of = ProducerEpoch(producer["producer_id"], producer["producer_epoch"])
+        batch = build.batch([record], **producer)  # type: ignore[arg-type]
+        writer.append(batch, leader_epoch=0, transaction_of=transaction_of)
 
 
 def offsets(writer: PartitionWriter) -> list[int]:

@@ -21,6 +21,7 @@ from tests.proofs import usually
 from tierlog import _core, decode_records, scan_segment
 from tierlog.clock import ManualClock
 from tierlog.config.topic import TopicConfig
+from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.partition import PartitionWriter
 from tierlog.log.writer.refusal import AppendRefusedError
 from tierlog.log.writer.validation import AppendOrigin
@@ -228,7 +229,7 @@ def add_aborted(writer: PartitionWriter, model: Model) -> None:
         data = build.batch(
             records, producer_id=9, producer_epoch=0, base_sequence=sequence, transactional=True
         )
-        writer.append(data, leader_epoch=0)
+        writer.append(data, leader_epoch=0, transaction_of=ProducerEpoch(9, 0))
         model.all[model.end] = b"aborted", b"x" * 40
         model.end += 1
     marker = build.end_transaction_marker(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from tierlog.clock import ManualClock
 from tierlog.config.topic import TimestampType, TopicConfig, topic_config
 from tierlog.errors import ConfigError, OutOfRangeError
 from tierlog.log.log_dir import open_log_dir
+from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.partition import PartitionWriter, WriterOptions
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.log.writer.validation import AppendOrigin
@@ -64,6 +67,32 @@ def test_offsets_and_epoch_are_assigned(tmp_path: Path) -> None:
     assert table.leader_epoch.tolist() == [0, 4, 4]
     assert [tuple(one) for one in writer.leader_epochs] == [(0, 0), (4, 3)]
     assert refusal(writer, batch(), 3) is Refusal.FENCED_LEADER_EPOCH
+
+
+def test_offsets_may_be_read_during_an_append(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    count, appends = 20, 200
+    rows = (Record(offset=row, timestamp_ms=NOW_MS, key=None, value=b"") for row in range(count))
+    data = b"".join(build.batch([row]) for row in rows)
+    is_done = threading.Event()
+
+    def read_offsets() -> set[int]:
+        seen = set()
+        while not is_done.is_set():
+            seen |= {writer.log_end_offset, writer.last_stable_offset}
+        return seen
+
+    # Several readers: one of them waits for the interpreter whenever an append lets go of it.
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read_offsets) for _ in range(3)]
+        try:
+            for _ in range(appends):
+                append(writer, data)
+        finally:
+            is_done.set()
+    # Never a part of an append: its index entries may not be written yet.
+    whole = set(range(0, count * appends + 1, count))
+    assert all(reader.result() <= whole for reader in readers)
 
 
 def test_append_time_is_set_with_its_checksum(tmp_path: Path) -> None:
@@ -280,8 +309,13 @@ def test_open_transactions_hold_the_last_stable_offset(tmp_path: Path) -> None:
             transactional=True,
         )
 
-    append(writer, transactional(1, 0))
-    append(writer, transactional(2, 0))
+    assert refusal(writer, transactional(1, 0)) is Refusal.INVALID_TXN_STATE
+    for producer_id in (1, 2):
+        for other in (ProducerEpoch(producer_id, 1), ProducerEpoch(3 - producer_id, 0)):
+            with pytest.raises(AppendRefusedError, match="not part of a transaction"):
+                writer.append(transactional(producer_id, 0), leader_epoch=0, transaction_of=other)
+        allowed = ProducerEpoch(producer_id, 0)
+        writer.append(transactional(producer_id, 0), leader_epoch=0, transaction_of=allowed)
     assert writer.last_stable_offset == 0
     assert refusal(writer, of_producer(2, producer_id=1)) is Refusal.INVALID_TXN_STATE
     end_transaction(writer, 1, commit=True)
@@ -293,6 +327,16 @@ def test_open_transactions_hold_the_last_stable_offset(tmp_path: Path) -> None:
     again = open_writer(tmp_path, is_clean=False)
     assert again.last_stable_offset == 6
     assert (tmp_path / f"{0:020d}.txnindex").stat().st_size == 34
+
+
+def test_deleted_records_of_an_open_transaction_hold_nothing(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    opened = batch(2, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
+    writer.append(opened, leader_epoch=0, transaction_of=ProducerEpoch(1, 0))
+    append(writer, batch(3))
+    assert writer.last_stable_offset == 0
+    writer.raise_log_start_offset(1)
+    assert writer.last_stable_offset == 1
 
 
 # -- after a crash
@@ -408,3 +452,73 @@ def test_settings_of_a_topic_are_checked() -> None:
     ):
         with pytest.raises(ConfigError, match=text):
             topic_config(settings)
+
+
+def test_a_look_without_waiting_ends_while_the_log_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = open_writer(tmp_path)
+    append(writer, batch(3))
+    seen: list[object] = []
+
+    def look() -> None:
+        try:
+            seen.append(writer.view_at_once().high_watermark)
+        except BlockingIOError as error:
+            seen.append(error.errno)
+
+    def sync(_directory: str) -> None:
+        """Look from another thread while this one holds the log."""
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join(60)
+
+    look()
+    monkeypatch.setattr("tierlog.log.writer.partition.sync_directory", sync)
+    writer.flush()
+    assert seen == [3, errno.EAGAIN]
+
+
+def test_files_of_deleted_segments_go_after_their_delay(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    topic = topic_config({"internal.segment.bytes": "100", "file.delete.delay.ms": "5000"})
+    writer = open_writer(tmp_path, topic, clock=clock)
+    for _ in range(3):
+        append(writer, batch())
+
+    def renamed() -> list[str]:
+        return sorted(path.name for path in tmp_path.glob("*.deleted"))
+
+    assert writer.delete_segments_below(1) == 1
+    assert f"{0:020d}.log.deleted" in renamed()
+    assert not (tmp_path / f"{0:020d}.log").exists()
+    clock.advance(4999)
+    writer.unlink_renamed()
+    assert renamed()
+    clock.advance(1)
+    writer.unlink_renamed()
+    assert renamed() == []
+    # A start does not wait for the delay, and does not find the segment again.
+    assert writer.delete_segments_below(2) == 1
+    assert renamed()
+    writer.close()
+    again = open_writer(tmp_path, topic, clock=clock)
+    assert renamed() == []
+    assert again.local_log_start_offset == 2
+    again.close()
+
+
+def test_a_new_index_interval_counts_from_the_next_segment_on(tmp_path: Path) -> None:
+    few, many = ({"index.interval.bytes": text} for text in ("100000", "1"))
+    writer = open_writer(tmp_path, topic_config(few))
+    for number in range(2):
+        for sequence in range(10):
+            append(writer, of_producer(10 * number + sequence))
+        writer.configure(topic_config(many))
+        writer.roll()
+    sizes = [(tmp_path / f"{base:020d}.index").stat().st_size // 8 for base in (0, 10)]
+    assert sizes == [0, 9]
+    # The producer is known across the change.
+    assert refusal(writer, of_producer(30)) is Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert append(writer, of_producer(20)) == 20
+    writer.close()

@@ -29,12 +29,15 @@ from tierlog.remote.segment.bucket import (
     describe_segments,
     list_segments,
 )
-from tierlog.remote.segment.indexes import FIRST_READ_BYTES, IndexKind
+from tierlog.remote.segment.description import SegmentDescription
+from tierlog.remote.segment.indexes import FIRST_READ_BYTES, IndexKind, encode_indexes
 from tierlog.remote.segment.layout import CLUSTER_KEY, claim_cluster, indexes_key, log_key
 from tierlog.remote.segment.storage import ObjectStorageManager, RemoteStorageManager
+from tierlog.remote.store.object_store import ObjectInfo
 from tierlog.remote.urls import LocalStore, ObjectStore, open_store
 from tierlog.testing.segments import FINISHED, PARTITION, STARTED, partition_of, segment, uuid_of
 from tierlog.testing.stores import MIB, patterned
+from tierlog.types import RemoteLogSegmentId
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -127,6 +130,29 @@ class RoundTrip:
             assert bytes(data) == indexes
             assert header.object_size_bytes == len(indexes)
             assert found.segment_id == metadata.segment_id
+
+    def test_a_replaced_indexes_object_is_described_again(
+        self, store: ObjectStore, log_file: Path
+    ) -> None:
+        """Others are not read again."""
+        manager = ObjectStorageManager(store)
+        first = copied(manager, log_file)
+        second = copied(manager, log_file, "b", 10)
+        known: dict[ObjectInfo, SegmentDescription] = {}
+
+        def described_now() -> dict[RemoteLogSegmentId, SegmentDescription]:
+            return {one.metadata.segment_id: one for one in describe_segments(store, known=known)}
+
+        before = described_now()
+        better = replace(before[first.segment_id], gap_start_offset=0)
+        store.put_bytes(indexes_key(first), encode_indexes(better, SECTIONS), overwrite=True)
+        again = described_now()
+        assert again[first.segment_id] == better
+        assert again[second.segment_id] is before[second.segment_id]
+        store.delete(indexes_key(first))
+        problems: list[object] = []
+        list(describe_segments(store, known=known, on_problem=problems.append))
+        assert [info.key for info in known] == [indexes_key(second)]
 
     def test_a_bucket_alone_gives_the_metadata(self, store: ObjectStore, log_file: Path) -> None:
         manager = ObjectStorageManager(store)

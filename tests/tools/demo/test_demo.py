@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -13,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-import tierlog
-from tests.kafka_tools.golden import golden_segments
+from tests.kafka_tools.golden import DATA_DIR, golden_segments
 from tests.oracle import build
 from tests.tools.conftest import tier_golden
 from tests.tools.golden_copy import copy_log_dir, overwrite
@@ -22,7 +22,9 @@ from tierlog.cli import main
 from tierlog.errors import ConfigError
 from tierlog.sidecar import TierRow
 from tierlog.tools.demo.report import next_commands, report_html, summary_text
-from tierlog.tools.demo.run import DemoResult, bundled_log_dirs, empty_folder, run_demo
+from tierlog.tools.demo.run import DemoResult, empty_folder, run_demo
+
+LOG_DIRS = [str(DATA_DIR / "clean" / name) for name in ("disk1", "disk2")]
 
 
 def other_epoch(log: Path) -> None:
@@ -51,7 +53,7 @@ def demo(place: Path, damage: Callable[[Path], None] | None = None) -> DemoResul
         return report.rows
 
     return run_demo(
-        bundled_log_dirs(),
+        LOG_DIRS,
         (place / "store").as_uri(),
         tier=tier,
         timer_ns=count(0, 1000).__next__,
@@ -149,14 +151,6 @@ def test_a_record_that_is_not_the_same_is_shouted(tmp_path: Path) -> None:
     assert result.records_equal < result.records
 
 
-def test_without_the_bundled_logs_one_line_says_what_is_needed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tierlog, "__file__", str(tmp_path / "a" / "b" / "__init__.py"))
-    with pytest.raises(ConfigError, match=r"not part of an installed tierlog.*tierlog demo /var"):
-        bundled_log_dirs()
-
-
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert empty_folder(str(tmp_path / "new")).is_dir()
     with pytest.raises(ConfigError, match=r"expected an empty folder"):
@@ -184,9 +178,16 @@ def test_a_damaged_segment_is_left_out_and_said(
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--to", str(tmp_path)]) == 0
+    assert main(["demo", *LOG_DIRS, "--to", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.out.startswith("Every byte and every record came back.\n")
     assert re.search(r"^Report: file://.*/report\.html$", captured.err, re.MULTILINE)
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-    assert main(["demo", "--to", str(tmp_path)]) == 2
+    assert main(["demo", *LOG_DIRS, "--to", str(tmp_path)]) == 2
+
+
+def test_the_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", *LOG_DIRS, "--to", str(tmp_path), "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["passed"] is True
+    assert document["records_equal"] == sum(one["records"] for one in document["segments"]) > 5_000

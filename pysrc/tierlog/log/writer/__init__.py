@@ -2,6 +2,7 @@
 
 * ``partition``: `PartitionWriter`, one partition: append, roll, truncate, delete, close
 * ``directory``: `LogDirWriter`, a log directory: its lock, its marks, its checkpoint files
+* ``batches``: batches that a node makes itself, such as transaction markers
 * ``validation``: checks of batches that come from a client; ``refusal``: why one is refused
 * ``producers``: sequence checks of idempotent producers
 * ``segment``: the segment that is appended to; ``recovery``: opening what a crash left

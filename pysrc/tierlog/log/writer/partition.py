@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +17,12 @@ from tierlog.clock import Clock
 from tierlog.config.topic import TopicConfig
 from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
+from tierlog.log.index_files import ProducerSnapshot, read_producer_snapshot
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.cleaner import CleanedSegment, CompactionJob, rolled_facts
 from tierlog.log.writer.compaction import LogFacts, Round, plan_round
 from tierlog.log.writer.files import create_file, sync_directory, write_all
@@ -33,7 +37,12 @@ from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.log.writer.retention import SegmentFacts, expired_segments
 from tierlog.log.writer.segment import ActiveSegment, RollLimits, segment_path
 from tierlog.log.writer.swap import delete_drafts, has_draft, swap_in
-from tierlog.log.writer.validation import AppendOrigin, CheckedBatches, check_batches
+from tierlog.log.writer.validation import (
+    AppendOrigin,
+    CheckedBatches,
+    NewBatch,
+    check_batches,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -102,15 +111,19 @@ class PartitionWriter:
         # Rolled segments whose files are not synced yet, and are therefore still open.
         self._unsynced: list[ActiveSegment] = []
         self._unflushed_records = 0
+        # Renamed files of deleted segments, each with the time from which on it may go.
+        self._renamed: deque[tuple[int, str]] = deque()
         self._take(self._open(listed.recovery_point or 0, is_clean=is_clean))
         first = self._segments[0].files.base_offset if self._segments else self._active.base_offset
         if listed.log_start_offset is None:
             self.log_start_offset = first
 
     def _open(self, recovery_point: int, *, is_clean: bool) -> OpenedLog:
+        # As in Kafka, a change counts from the next segment on.
+        self._index_interval_bytes = self.topic.index_interval_bytes
         request = OpenRequest(
             directory=self.directory,
-            index_interval_bytes=self.topic.index_interval_bytes,
+            index_interval_bytes=self._index_interval_bytes,
             recovery_point=recovery_point,
             log_start_offset=self.log_start_offset,
             is_clean=is_clean,
@@ -154,8 +167,7 @@ class PartitionWriter:
     @property
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, else the high watermark."""
-        first_open = self._active.first_open_transaction_offset
-        return self.high_watermark if first_open is None else first_open
+        return max(self._active.last_stable_offset, self.log_start_offset)
 
     @property
     def local_log_start_offset(self) -> int:
@@ -198,20 +210,42 @@ class PartitionWriter:
                 )
             return self._view
 
+    def view_at_once(self) -> PartitionLog:
+        """As `view`, but BlockingIOError while another call changes the log."""
+        if not self._lock.acquire(blocking=False):
+            raise BlockingIOError(errno.EAGAIN, f"{self.name}: the log is changing")
+        try:
+            return self.view()
+        finally:
+            self._lock.release()
+
     def configure(self, topic: TopicConfig) -> None:
         """Set the settings of the topic, from the next call on."""
         with self._lock:
             self.topic = topic
             self._view = None
 
+    def describe_producers(self) -> ProducerSnapshot:
+        """Return the producers that wrote to the partition and have not expired, as a snapshot at
+        its end has them."""
+        with self._lock, self._stopping():
+            return read_producer_snapshot(self._indexer.producer_snapshot())
+
     # -- appending
 
     def append(
-        self, data: Buffer, *, leader_epoch: int, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        data: Buffer,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_of: ProducerEpoch | None = None,
     ) -> Appended:
         """Append record batches and return their offsets.
 
-        AppendRefusedError when they may not be appended, or when the partition has stopped.
+        ``transaction_of``: the only producer that may append transactional batches, because the
+        partition is part of its transaction. AppendRefusedError when the batches may not be
+        appended, or when the partition has stopped.
         """
         now_ms = self._clock.now_ms()
         topic = self.topic
@@ -222,6 +256,8 @@ class PartitionWriter:
             origin=origin,
             max_decompressed_bytes=self._options.max_decompressed_bytes,
         )
+        if origin is AppendOrigin.CLIENT:
+            _require_transaction(checked.batches, transaction_of)
         with self._lock, self._stopping():
             self._require_epoch(leader_epoch)
             append_time_ms = now_ms if checked.log_append_time else -1
@@ -295,6 +331,9 @@ class PartitionWriter:
         snapshot = old.finish(now_ms, expiration_ms)
         self._producers.expire(now_ms - expiration_ms)
         self._write_snapshot(base_offset, snapshot)
+        if self._index_interval_bytes != self.topic.index_interval_bytes:
+            self._index_interval_bytes = self.topic.index_interval_bytes
+            self._indexer = _core.SegmentIndexer(base_offset, self._index_interval_bytes, snapshot)
         self._active = ActiveSegment(self.directory, base_offset, self._indexer, now_ms)
         files = rolled_files(self.directory, old.base_offset, base_offset)
         self._segments.append(RolledSegment(files=files, newest_ms=newest_ms))
@@ -516,7 +555,31 @@ class PartitionWriter:
             for one in [one for one in self._unsynced if one.base_offset == base]:
                 self._unsynced.remove(one)
                 one.close()
+            self._rename(base)
+
+    def _rename(self, base: int) -> None:
+        """Rename the files of a segment, as Kafka does, so that no start finds it again; they go
+        after file.delete.delay.ms."""
+        if not self.topic.file_delete_delay_ms:
             self._unlink(base)
+            return
+        due_ms = self._clock.monotonic_ms() + self.topic.file_delete_delay_ms
+        for kind in (*_KINDS, "snapshot"):
+            path = segment_path(self.directory, base, kind)
+            if os.path.lexists(path):
+                os.rename(path, f"{path}.deleted")
+                self._renamed.append((due_ms, f"{path}.deleted"))
+
+    def unlink_renamed(self) -> None:
+        """Delete the files of deleted segments whose delay is over. After a restart none are left.
+
+        The oldest goes first: a delay that became shorter counts from the next segment on.
+        """
+        with self._lock, self._stopping():
+            now_ms = self._clock.monotonic_ms()
+            while self._renamed and self._renamed[0][0] <= now_ms:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._renamed.popleft()[1])
 
     def _unlink(self, base: int) -> None:
         for kind in (*_KINDS, "snapshot"):
@@ -572,6 +635,18 @@ class PartitionWriter:
         if self._failure is None:
             self._failure = error
             self._options.on_failure(self.directory, error)
+
+
+def _require_transaction(batches: Iterable[NewBatch], allowed: ProducerEpoch | None) -> None:
+    """A transactional batch needs a transaction that the partition is part of, or it would never
+    end."""
+    for batch in batches:
+        if batch.is_transactional and (batch.producer_id, batch.producer_epoch) != allowed:
+            raise AppendRefusedError(
+                Refusal.INVALID_TXN_STATE,
+                f"producer {batch.producer_id} epoch {batch.producer_epoch}: this partition is "
+                "not part of a transaction of this producer",
+            )
 
 
 def _end_of(segment: ActiveSegment, rolled: list[RolledSegment]) -> int:

@@ -57,23 +57,31 @@ class ActiveSegment:
         except OSError:
             self.close()
             raise
+        self._publish()
 
-    # -- state
+    # -- state, which readers may ask for while a batch is appended
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last batch."""
-        return self._indexer.end_offset
+        """Offset after the last batch whose bytes and index entries are written."""
+        return self._ends[0]
 
     @property
-    def first_open_transaction_offset(self) -> int | None:
-        """First offset of the oldest open transaction."""
-        return self._indexer.first_open_transaction_offset
+    def last_stable_offset(self) -> int:
+        """First offset of the oldest open transaction, else the end offset."""
+        end_offset, first_open_offset = self._ends
+        return end_offset if first_open_offset is None else first_open_offset
 
     @property
     def max_timestamp_ms(self) -> int:
         """Largest timestamp of its batches, -1 without one."""
-        return self._indexer.max_timestamp_ms
+        return self._max_timestamp_ms
+
+    def _publish(self) -> None:
+        # Nothing may ask the indexer while it takes a batch, and both offsets are of one moment.
+        indexer = self._indexer
+        self._max_timestamp_ms = indexer.max_timestamp_ms
+        self._ends = indexer.end_offset, indexer.first_open_transaction_offset
 
     @property
     def has_transaction_index(self) -> bool:
@@ -113,6 +121,7 @@ class ActiveSegment:
         self.size_bytes += len(data)
         self.note_first_batch(table)
         self.write_entries()
+        self._publish()
         return table
 
     def note_first_batch(self, table: BatchTable) -> None:

@@ -27,13 +27,12 @@ from tierlog.remote.segment.layout import (
     INDEXES_SUFFIX,
     LOG_SUFFIX,
     MAX_TOPIC_LABEL,
-    indexes_key,
     partition_prefix,
     read_cluster_id,
 )
 from tierlog.remote.segment.storage import RemoteStorageManager
 from tierlog.remote.segment.topic_ids import adopted_topic_ids
-from tierlog.remote.store.object_store import ObjectStore
+from tierlog.remote.store.object_store import ObjectInfo, ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.types import TopicIdPartition, check_kafka_uuid, check_topic_name
 
@@ -105,7 +104,8 @@ class BucketTier(Tier):
         self.storage = storage
         self._store = store
         self._topics: dict[str, StoredTopic] = {}
-        self._described: dict[TopicIdPartition, dict[str, SegmentDescription]] = {}
+        self._described: dict[TopicIdPartition, dict[ObjectInfo, SegmentDescription]] = {}
+        self._size_bytes: dict[TopicIdPartition, int] = {}
 
     def list_topics(self, recheck: Collection[str] | None) -> dict[str, StoredTopic]:
         """See `Tier`."""
@@ -146,30 +146,28 @@ class BucketTier(Tier):
     def list_segments(self, partition: TopicIdPartition) -> ListedSegments:
         """See `Tier`. Takes one small request for each new segment."""
         problems: list[Problem] = []
-        described = {
-            indexes_key(one.metadata): one
-            for one in describe_segments(
-                self._store,
-                partition_prefix(partition),
-                on_problem=problems.append,
-                known=self._described.get(partition),
-            )
-        }
-        self._described[partition] = described
-        hiding = tuple(one for one in problems if one.hides_segment)
-        return ListedSegments(tuple(one.metadata for one in described.values()), hiding)
+        described = describe_segments(
+            self._store,
+            partition_prefix(partition),
+            on_problem=problems.append,
+            known=self._described.setdefault(partition, {}),
+        )
+        segments = tuple(one.metadata for one in described)
+        self._size_bytes[partition] = sum(one.segment_size_bytes for one in segments)
+        return ListedSegments(segments, tuple(one for one in problems if one.hides_segment))
 
     def size_bytes(self, partition: TopicIdPartition) -> int:
         """See `Tier`."""
-        known = self._described.get(partition)
+        known = self._size_bytes.get(partition)
         if known is not None:
-            return sum(one.metadata.segment_size_bytes for one in known.values())
+            return known
         listed = self._store.list(partition_prefix(partition))
         return sum(one.size_bytes for one in listed if one.key.endswith(LOG_SUFFIX))
 
     def forget(self, partition: TopicIdPartition) -> None:
         """See `Tier`."""
         self._described.pop(partition, None)
+        self._size_bytes.pop(partition, None)
 
 
 class ManagerTier(Tier):

@@ -57,10 +57,11 @@ def join_topics(
     """Return the topics of some stores (by the id under which each is stored) and of the logs of
     one broker.
 
-    A topic in several stores is read from the first one. Of several topics with one name, the one
-    in the directories has it, or else the newest; an older one is called ``<name>.<topic id>``.
-    Clients expect partitions without holes, so a missing one is empty. ``newest_ms`` tells when a
-    topic of a store was last copied; it is called only when two have one name.
+    A topic in several stores is read from the first one. If several topics have the same name, the
+    topic in the directories keeps the name, or else the newest topic. An older topic is called
+    ``<name>.<topic id>``. Clients expect partition numbers without gaps, so a partition missing
+    from the store is shown as an empty one. ``newest_ms`` returns when a topic of a store was last
+    copied. It is called only when several topics of stores have the same name.
     """
     by_shown_id: dict[str, tuple[int, StoredTopic]] = {}
     for tier, topics in enumerate(stored):

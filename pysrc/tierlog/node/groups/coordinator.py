@@ -386,10 +386,18 @@ class GroupCoordinator:
     # -- committed offsets
 
     def check_commit(
-        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        *,
+        is_transactional: bool = False,
     ) -> ErrorCode:
         """NONE when this member may commit; its session is prolonged. GROUP_ID_NOT_FOUND when the
-        group does not exist. A commit without a generation makes a group that has no members."""
+        group does not exist. A commit without a generation makes a group that has no members.
+
+        A producer may commit in a transaction without telling a member, and during a rebalance."""
         group = self._groups.get(group_id)
         if group is None:
             if generation >= 0:
@@ -401,12 +409,14 @@ class GroupCoordinator:
         if generation < 0 and group.state is _EMPTY:
             return ErrorCode.NONE
         if generation < 0 and not member_id and instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            return ErrorCode.NONE if is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
         error = group.check_member(member_id, instance_id)
         if error is not ErrorCode.NONE:
             return error
         if generation != group.generation:
             return ErrorCode.ILLEGAL_GENERATION
+        if is_transactional:
+            return ErrorCode.NONE
         if group.state is _COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         self._expect(group, member_id, group.members[member_id].session_timeout_ms)

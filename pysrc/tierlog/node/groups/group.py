@@ -243,8 +243,8 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def elect_leader(self) -> bool:
-        """Keep a leader that has joined again, or make the first that has the leader. False when
-        none has."""
+        """Keep the leader if it has rejoined, or else make the first member that has rejoined the
+        leader. Return False when no member has rejoined."""
         leader = self.members.get(self.leader_id or "")
         if leader is None or leader.answer_join is None:
             joined = (one for one in self.members.values() if one.answer_join is not None)

@@ -1,7 +1,7 @@
 """Committed offsets and groups in the state directory, in an SQLite file.
 
-Schema version 1 (``user_version``; ``application_id`` is the ASCII text ``tlgr``) is `SCHEMA`. Each
-row ends with its checksum.
+Schema version 2 (``user_version``; ``application_id`` is the ASCII text ``tlgr``) is `SCHEMA`;
+version 1 has no `PENDING`. Each row ends with its checksum.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ __all__ = [
     "CommittedOffset",
     "OffsetStore",
     "TopicPartition",
+    "add_pending",
     "commit_offsets",
     "delete_group",
     "delete_offsets",
+    "end_pending",
     "expire_offsets",
     "save_group",
 ]
@@ -49,16 +51,42 @@ CREATE TABLE committed_offset (
     PRIMARY KEY (group_id, topic, partition)
 ) WITHOUT ROWID;
 """
+# Offsets that are committed when the transaction of their producer is.
+PENDING = """
+CREATE TABLE pending_offset (
+    producer_id INTEGER NOT NULL,
+    group_id TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    committed_offset INTEGER NOT NULL,
+    leader_epoch INTEGER NOT NULL,
+    metadata TEXT NOT NULL,
+    commit_ms INTEGER NOT NULL,
+    expire_ms INTEGER,
+    checksum INTEGER NOT NULL,
+    PRIMARY KEY (producer_id, group_id, topic, partition)
+) WITHOUT ROWID;
+"""
+
+
+def _add_pending_table(database: sqlite3.Connection) -> None:
+    """Make a file of version 1 one of version 2."""
+    database.execute(PENDING.strip().rstrip(";"))
+    database.execute("PRAGMA user_version = 2")
+
+
 _SCHEMA = DatabaseSchema(
     application_id=int.from_bytes(b"tlgr", "big"),
-    version=1,
-    versions={1: SCHEMA},
+    version=2,
+    versions={1: SCHEMA, 2: SCHEMA + PENDING},
+    upgrade=_add_pending_table,
     rows="groups and committed offsets",
     remedy="move the file away; groups then start from their clients' auto.offset.reset",
 )
 # More partitions than this are found faster in one read of all partitions of the group.
 _MAX_SINGLE_READS = 100
 _INSERT_OFFSET = "INSERT OR REPLACE INTO committed_offset VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT_PENDING = "INSERT OR REPLACE INTO pending_offset VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _INSERT_GROUP = "INSERT OR REPLACE INTO consumer_group VALUES (?, ?, ?, ?, ?)"
 
 
@@ -94,6 +122,32 @@ def commit_offsets(group_id: str, offsets: Mapping[TopicPartition, CommittedOffs
     return change
 
 
+def add_pending(
+    producer_id: int, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> Change:
+    """Keep offsets until the transaction of a producer ends."""
+    rows = [with_checksum(producer_id, group_id, *at, *one) for at, one in offsets.items()]
+
+    def change(database: sqlite3.Connection) -> None:
+        database.executemany(_INSERT_PENDING, rows)
+
+    return change
+
+
+def end_pending(
+    producer_id: int, committed: Mapping[str, Mapping[TopicPartition, CommittedOffset]]
+) -> Change:
+    """Forget the offsets of a producer that wait, and commit these, by their groups."""
+    changes = [commit_offsets(group_id, offsets) for group_id, offsets in committed.items()]
+
+    def change(database: sqlite3.Connection) -> None:
+        for one in changes:
+            one(database)
+        _execute(database, "DELETE FROM pending_offset WHERE producer_id = ?", (producer_id,))
+
+    return change
+
+
 def delete_offsets(group_id: str, partitions: Iterable[TopicPartition]) -> Change:
     rows = [(group_id, *at) for at in partitions]
 
@@ -109,7 +163,7 @@ def delete_group(group_id: str) -> Change:
     """Delete a group and its committed offsets."""
 
     def change(database: sqlite3.Connection) -> None:
-        for table in ("committed_offset", "consumer_group"):
+        for table in ("pending_offset", "committed_offset", "consumer_group"):
             _execute(database, f"DELETE FROM {table} WHERE group_id = ?", (group_id,))
 
     return change
@@ -172,6 +226,13 @@ class OffsetStore:
         found = self._read(f"{where} ORDER BY topic, partition", group_id)
         wanted = found if partitions is None else set(partitions)
         return {at: one for at, one in found.items() if at in wanted}
+
+    def pending(self) -> list[tuple[int, str, TopicPartition, CommittedOffset]]:
+        """Return the offsets that wait for the end of a transaction, with producer and group."""
+        rows = self._file.checked_rows("SELECT * FROM pending_offset", subject="pending_offset")
+        return [
+            (row[0], row[1], TopicPartition(*row[2:4]), CommittedOffset(*row[4:9])) for row in rows
+        ]
 
     def topics(self, group_id: str) -> list[str]:
         """Return the topics that a group has committed offsets of."""

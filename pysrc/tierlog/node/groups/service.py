@@ -24,12 +24,15 @@ from tierlog.node.groups.offsets import (
     CommittedOffset,
     OffsetStore,
     TopicPartition,
+    add_pending,
     commit_offsets,
     delete_group,
     delete_offsets,
+    end_pending,
     expire_offsets,
     save_group,
 )
+from tierlog.node.groups.pending import PendingOffsets
 from tierlog.node.groups.types import (
     GroupDescription,
     JoinAnswer,
@@ -78,8 +81,11 @@ class GroupService:
             clock,
             new_id=new_id,
             save=self._save,
-            saved=self._read_groups(),
+            saved=self._load(self._store.groups),
         )
+        self._pending = PendingOffsets(self._load(self._store.pending))
+        # Producers whose offsets are on their way to the file.
+        self._ending: set[int] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tierlog-groups")
         self._queue: list[tuple[Sequence[Change], asyncio.Future[bool]]] = []
         self._writer: asyncio.Task[None] | None = None
@@ -91,6 +97,9 @@ class GroupService:
         self._is_closed = False
 
     def start(self) -> None:
+        """Bind the groups to the running event loop; may be repeated."""
+        if self._expirer is not None:
+            return
         self._loop = asyncio.get_running_loop()
         self._expirer = self._loop.create_task(self._expire_regularly())
 
@@ -138,12 +147,63 @@ class GroupService:
         self._set_timer()
         if error is not ErrorCode.NONE or not offsets:
             return error
+        changes = [commit_offsets(group_id, offsets)]
+        for producer_id, replaced in self._pending.replaced_by(group_id, offsets).items():
+            if producer_id in self._ending:
+                continue  # Its offsets are written before these.
+            self._pending.add(producer_id, group_id, replaced)
+            changes.append(add_pending(producer_id, group_id, replaced))
+        return await self._store_commit(group_id, changes)
+
+    async def _store_commit(self, group_id: str, changes: Sequence[Change]) -> ErrorCode:
         self._commits[group_id] += 1
         try:
-            is_stored = await self._queue_changes(commit_offsets(group_id, offsets))
+            is_stored = await self._queue_changes(*changes)
         finally:
             self._commits -= Counter((group_id,))
         return ErrorCode.NONE if is_stored else ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    async def commit_in_transaction(
+        self,
+        producer_id: int,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+    ) -> ErrorCode:
+        """Store offsets that count when the producer's transaction is committed, durable on return;
+        none of them when the answer is an error."""
+        error = self._coordinator.check_commit(
+            group_id, member_id, instance_id, generation, is_transactional=True
+        )
+        if error is not ErrorCode.NONE or not offsets:
+            return error
+        self._pending.add(producer_id, group_id, offsets)
+        return await self._store_commit(group_id, [add_pending(producer_id, group_id, offsets)])
+
+    async def end_transaction(self, producer_id: int, *, is_commit: bool) -> bool:
+        """Commit or forget the offsets of a producer; False when they could not be stored."""
+        waiting = self._pending.of_producer(producer_id)
+        if not waiting:
+            return True
+        committed = waiting if is_commit else {}
+        self._ending.add(producer_id)
+        try:
+            is_stored = await self._queue_changes(end_pending(producer_id, committed))
+        finally:
+            self._ending.remove(producer_id)
+        if is_stored:
+            self._pending.remove(producer_id)
+        return is_stored
+
+    def pending_partitions(self, group_id: str) -> set[TopicPartition]:
+        """Return the partitions of a group with offsets that wait for a transaction."""
+        return self._pending.partitions(group_id)
+
+    def pending_producers(self) -> set[int]:
+        """Return the producers that have offsets waiting."""
+        return self._pending.producers()
 
     async def offsets(
         self, group_id: str, partitions: Collection[TopicPartition] | None
@@ -194,7 +254,8 @@ class GroupService:
                 await self._remove_unused(group_id)
 
     async def _remove_unused(self, group_id: str) -> None:
-        if not self._commits[group_id] and self._coordinator.remove_empty(group_id):
+        is_used = self._commits[group_id] or self._pending.partitions(group_id)
+        if not is_used and self._coordinator.remove_empty(group_id):
             await self._queue_changes(delete_group(group_id))
 
     def run_due(self) -> None:
@@ -216,6 +277,8 @@ class GroupService:
     async def delete(self, group_id: str) -> ErrorCode:
         """Delete a group without members, with its offsets."""
         error = self._coordinator.delete(group_id)
+        if error is ErrorCode.NONE:
+            self._pending.remove_group(group_id)
         if error is ErrorCode.NONE and not await self._queue_changes(delete_group(group_id)):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return error
@@ -237,9 +300,9 @@ class GroupService:
 
     # -- internals
 
-    def _read_groups(self) -> list[SavedGroup]:
+    def _load(self, read: Callable[[], T]) -> T:
         try:
-            return self._store.groups()
+            return read()
         except TierlogError:
             self._store.close()
             raise

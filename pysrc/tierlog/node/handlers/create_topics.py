@@ -10,7 +10,7 @@ from kafka.protocol.admin import CreateTopicsRequest, CreateTopicsResponse
 
 from tierlog.errors import ConfigError, TierlogError
 from tierlog.node.connection import Client
-from tierlog.node.error_codes import READ_ONLY, ErrorCode, error_code_of
+from tierlog.node.error_codes import MAX_PARTITIONS, READ_ONLY, ErrorCode, error_code_of
 from tierlog.node.node import LocalTopics, Node
 from tierlog.types import kafka_uuid_bytes
 
@@ -21,7 +21,6 @@ VERSIONS = (2, 7)
 REQUEST = CreateTopicsRequest
 
 _DEFAULT = -1
-_MAX_PARTITIONS = 10_000
 _Topic = CreateTopicsResponse.CreatableTopicResult
 
 
@@ -52,8 +51,8 @@ def _create(local: LocalTopics, asked: Any, validate_only: bool) -> Any:
             return _refuse(asked, ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
     elif partitions == _DEFAULT:
         partitions = 1
-    if not 1 <= partitions <= _MAX_PARTITIONS:
-        text = f"expected 1 to {_MAX_PARTITIONS} partitions, found {partitions}"
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        text = f"expected 1 to {MAX_PARTITIONS} partitions, found {partitions}"
         return _refuse(asked, ErrorCode.INVALID_PARTITIONS, text)
     if asked.replication_factor not in (_DEFAULT, 1):
         text = f"expected replication factor 1, found {asked.replication_factor}: there is one node"

@@ -1,17 +1,18 @@
-"""DescribeConfigs (32), versions 1 to 4: settings of topics and of this node. No synonyms."""
+"""DescribeConfigs (32), versions 1 to 4: settings of topics, of this node and of all nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from kafka.protocol.admin import DescribeConfigsRequest, DescribeConfigsResponse
 
-from tierlog.config import Config, settings
-from tierlog.config.load import SECTIONS
+from tierlog.config.topic import TOPIC_SETTINGS
 from tierlog.node.connection import Client
 from tierlog.node.error_codes import ErrorCode
+from tierlog.node.handlers.resources import ResourceType, find_fault
 from tierlog.node.node import Node
+from tierlog.node.settings import NodeSettings, SettingSource, SettingView, Synonym
 
 __all__ = ["KEY", "REQUEST", "VERSIONS", "handle"]
 
@@ -19,21 +20,8 @@ KEY = 32
 VERSIONS = (1, 4)
 REQUEST = DescribeConfigsRequest
 
-_TOPIC, _BROKER = 2, 4
-_OF_TOPIC, _OF_FILE, _DEFAULT = 1, 4, 5
-_STRING = 2
 _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Setting = _Result.DescribeConfigsResourceResult
-
-
-class _Shown(NamedTuple):
-    """A setting as clients see it."""
-
-    name: str
-    value: str | None
-    source: int
-    is_private: bool = False
-    about: str | None = None
 
 
 async def handle(node: Node, request: Any, client: Client) -> Any:
@@ -43,51 +31,53 @@ async def handle(node: Node, request: Any, client: Client) -> Any:
 
 
 def _describe(node: Node, request: Any, asked: Any) -> Any:
-    error, text, found = ErrorCode.NONE, None, []
-    if asked.resource_type == _TOPIC:
-        topic = node.view.by_name.get(asked.resource_name)
-        if topic is None:
-            error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic"
-        else:
-            found = [_Shown(*one, _OF_TOPIC) for one in topic.settings.items()]
-    elif asked.resource_type == _BROKER:
-        if asked.resource_name in ("", str(node.view.node_id)):
-            found = list(_of_node(node.config))
-        else:
-            error, text = ErrorCode.INVALID_REQUEST, f"this node is {node.view.node_id}"
-    else:
-        error, text = ErrorCode.INVALID_REQUEST, "expected a topic or a broker"
+    kind, name = asked.resource_type, asked.resource_name
+    fault = find_fault(node, kind, name)
+    found = _views(node, kind, name) if fault is None else ()
+    error, text = (ErrorCode.NONE, "") if fault is None else fault
     keys = asked.configuration_keys
     return _Result(
         error_code=error,
         error_message=text,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
-        configs=[
-            _setting(one, bool(request.include_documentation))
-            for one in found
-            if keys is None or one.name in keys
-        ],
+        resource_type=kind,
+        resource_name=name,
+        configs=[_setting(one, request) for one in found if keys is None or one.name in keys],
     )
 
 
-def _of_node(config: Config) -> Iterator[_Shown]:
-    for part, section in SECTIONS.items():
-        for name, one in settings(section):
-            value = getattr(getattr(config, part), name)
-            source = _DEFAULT if value == one.default else _OF_FILE
-            shown = None if one.private else one.kind.show(value)
-            yield _Shown(one.name, shown, source, one.private, one.doc)
+def _views(node: Node, kind: int, name: str) -> Sequence[SettingView]:
+    settings = NodeSettings(node.config, is_archive=True)
+    if node.local is not None:
+        settings = node.local.settings
+    if kind == ResourceType.NODE:
+        return settings.node_views() if name else settings.all_nodes_views()
+    own = node.view.by_name[name].settings
+    if node.local is not None:
+        return settings.topic_views(own)
+    # What an archive knows of a topic.
+    return [
+        SettingView(
+            name=key,
+            value=value,
+            synonyms=(Synonym(key, value, SettingSource.TOPIC),),
+            type=TOPIC_SETTINGS[key].type,
+        )
+        for key, value in own.items()
+    ]
 
 
-def _setting(shown: _Shown, with_text: bool) -> Any:
+def _setting(view: SettingView, request: Any) -> Any:
+    synonyms = view.synonyms if request.include_synonyms else ()
     return _Setting(
-        name=shown.name,
-        value=shown.value,
-        read_only=True,
-        config_source=shown.source,
-        is_sensitive=shown.is_private,
-        synonyms=[],
-        config_type=_STRING,
-        documentation=shown.about if with_text else None,
+        name=view.name,
+        value=view.value,
+        read_only=view.is_read_only,
+        config_source=view.source,
+        is_sensitive=view.is_private,
+        synonyms=[
+            _Setting.DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source)
+            for one in synonyms
+        ],
+        config_type=view.type,
+        documentation=view.doc if request.include_documentation else None,
     )

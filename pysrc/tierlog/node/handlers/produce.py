@@ -1,7 +1,10 @@
-"""Produce (0), versions 0 to 13. No transactions, and no messages of magic 0 and 1.
+"""Produce (0), versions 0 to 13. No messages of magic 0 and 1.
 
 librdkafka fetches only from servers that have this API from version 0 on. Acks of 1 and of all are
 the same, since there are no other replicas. An archive refuses every record.
+
+A transactional batch needs a transaction that its partition is part of. From version 12 on the
+batch itself makes the partition part of it (KIP-890).
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from typing import Any
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from tierlog.errors import TierlogError
-from tierlog.log.writer.refusal import AppendRefusedError
+from tierlog.log.writer.batches import ProducerEpoch, transactional_producer
+from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.node.connection import Client
 from tierlog.node.error_codes import READ_ONLY, ErrorCode, error_code_of
 from tierlog.node.handlers.partitions import find_partition
-from tierlog.node.node import LocalTopics, Node
+from tierlog.node.handlers.txn_errors import append_refusal_code
+from tierlog.node.node import Node
+from tierlog.node.transactions.types import Partition, TransactionRefusedError
 from tierlog.types import TopicIdPartition
 
 __all__ = ["KEY", "REQUEST", "VERSIONS", "handle"]
@@ -26,6 +32,24 @@ VERSIONS = (0, 13)
 REQUEST = ProduceRequest
 
 _FIRST_WITH_IDS = 13
+_FIRST_WITH_ABORTABLE = 11
+_FIRST_THAT_ADDS = 12
+# Producers send their batches again after this code.
+_RETRIED = dict.fromkeys(
+    (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+)
+# Refusals by what the records say: the answer has the log start offset, by which a producer knows
+# that its earlier records were deleted.
+_BY_CONTENT = frozenset(
+    {
+        Refusal.INVALID_TIMESTAMP,
+        Refusal.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Refusal.INVALID_PRODUCER_EPOCH,
+        Refusal.INVALID_TXN_STATE,
+        Refusal.INVALID_RECORD,
+    }
+)
 _Topic = ProduceResponse.TopicProduceResponse
 _Partition = _Topic.PartitionProduceResponse
 
@@ -58,17 +82,51 @@ async def _append(node: Node, request: Any, topic: Any, asked: Any) -> Any:
         return _refuse(asked, error)
     if request.acks not in (-1, 0, 1):
         return _refuse(asked, ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1")
-    if request.transactional_id is not None:
+    producer = transactional_producer(asked.records or b"")
+    if producer is None:
+        return await asyncio.to_thread(_append_here, node, found.stored_as, asked)
+    return await _append_in_transaction(node, request, found.stored_as, asked, producer)
+
+
+async def _append_in_transaction(
+    node: Node, request: Any, at: TopicIdPartition, asked: Any, producer: ProducerEpoch
+) -> Any:
+    transactional_id = request.transactional_id
+    if node.transactions is None or transactional_id is None:
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return _refuse(asked, code, "this node has no transactions")
-    return await asyncio.to_thread(_append_here, node.local, found.stored_as, asked)
+        return _refuse(asked, code, "a transactional batch needs a transactional id")
 
+    async def append() -> Any:
+        return await asyncio.to_thread(_append_here, node, at, asked, producer)
 
-def _append_here(local: LocalTopics, partition: TopicIdPartition, asked: Any) -> Any:
     try:
-        appended = local.append(partition, bytes(asked.records or b""))
+        return await node.transactions.append(
+            transactional_id,
+            producer,
+            Partition(at.topic, at.partition),
+            append,
+            adds_partition=request.version >= _FIRST_THAT_ADDS,
+        )
+    except TransactionRefusedError as error:
+        knows = request.version >= _FIRST_WITH_ABORTABLE
+        code = append_refusal_code(error, knows_abortable=knows)
+        return _refuse(asked, _RETRIED.get(code, code), error.text)
+
+
+def _append_here(
+    node: Node,
+    partition: TopicIdPartition,
+    asked: Any,
+    transaction_of: ProducerEpoch | None = None,
+) -> Any:
+    assert node.local is not None
+    try:
+        appended = node.local.append(partition, bytes(asked.records or b""), transaction_of)
     except AppendRefusedError as error:
-        return _refuse(asked, int(error.code), error.text)
+        answer = _refuse(asked, int(error.code), error.text)
+        if error.code in _BY_CONTENT and (view := node.cluster.view(partition)) is not None:
+            answer.log_start_offset = view.log_start_offset
+        return answer
     except KeyError:
         return _refuse(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     except (TierlogError, OSError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 
 from tierlog.clock import Clock
 from tierlog.config import Config
@@ -13,17 +13,20 @@ from tierlog.log.eligibility import StableOffset, StableSource
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.writer.partition import PartitionWriter
 from tierlog.metrics import RemoteLogMetrics
+from tierlog.quota import QuotaManager
 from tierlog.remote.metadata.manager import RemoteLogMetadataManager
 from tierlog.remote.metadata.memory import InMemoryRemoteLogMetadataManager
 from tierlog.remote.metadata.sqlite import SqliteRemoteLogMetadataManager
 from tierlog.remote.plugins import make_storage_manager
 from tierlog.remote.segment.layout import claim_cluster
 from tierlog.remote.segment.storage import RemoteStorageManager
+from tierlog.remote.store.object_store import ObjectStore
 from tierlog.remote.urls import open_store
 from tierlog.tiering.local_log import LogView, TopicSettings
 from tierlog.tiering.manager import ManagerOptions, RemoteLogManager
 from tierlog.tiering.partition_work import ManagerListener
 from tierlog.tiering.task_pool import TaskFailure
+from tierlog.types import TopicIdPartition
 
 __all__ = ["LeaderLog", "NodeTier", "open_tier"]
 
@@ -81,11 +84,14 @@ def _settings(topic: TopicConfig) -> TopicSettings:
     retention_ms = _unless_off(topic.retention_ms)
     retention_bytes = _unless_off(topic.retention_bytes)
     local_ms, local_bytes = topic.local_retention_ms, topic.local_retention_bytes
+    # As in Kafka, what is not copied any more stays as long as the topic says.
+    same_ms = local_ms == -2 or topic.remote_copy_disable
+    same_bytes = local_bytes == -2 or topic.remote_copy_disable
     return TopicSettings(
         retention_ms=retention_ms,
         retention_bytes=retention_bytes,
-        local_retention_ms=retention_ms if local_ms == -2 else local_ms,
-        local_retention_bytes=retention_bytes if local_bytes == -2 else local_bytes,
+        local_retention_ms=retention_ms if same_ms else _unless_off(local_ms),
+        local_retention_bytes=retention_bytes if same_bytes else _unless_off(local_bytes),
         copy_disabled=topic.remote_copy_disable,
     )
 
@@ -103,10 +109,31 @@ class NodeTier:
         storage: RemoteStorageManager,
         metadata: RemoteLogMetadataManager,
         manager: RemoteLogManager | None,
+        failures: Mapping[Hashable, BaseException] | None = None,
     ) -> None:
         self.storage = storage
         self.metadata = metadata
         self.manager = manager
+        self._failures = {} if failures is None else failures
+
+    def failure_of(self, partition: TopicIdPartition) -> BaseException | None:
+        """Return the error of the partition's last failed task; None without one."""
+        return self._failures.get(partition)
+
+    def configure(self, config: Config) -> None:
+        """Apply the settings that may change while the node runs."""
+        manager, settings = self.manager, config.remote_log
+        if manager is not None:
+            manager.copy_quota.set_limit(config.quota.copy_max_bytes_per_second)
+            manager.set_max_deleted_ratio(settings.retention_max_deleted_ratio)
+            manager.copy_pool.resize(settings.manager_copier_thread_pool_size)
+            manager.expiration_pool.resize(settings.manager_expiration_thread_pool_size)
+            manager.follower_pool.resize(settings.manager_follower_thread_pool_size)
+
+    def hurry(self) -> None:
+        """Have every task look at the settings now."""
+        if self.manager is not None:
+            self.manager.hurry()
 
     def close(self) -> None:
         """End active copies, then close metadata and store."""
@@ -119,13 +146,15 @@ class NodeTier:
 class _Reporter(ManagerListener):
     def __init__(self, report: Callable[[str], object]) -> None:
         self._report = report
+        self.failures: dict[Hashable, BaseException] = {}
 
     def on_task_failure(self, failure: TaskFailure) -> None:
+        self.failures[failure.key] = failure.error
         self._report(f"{failure.pool} of {failure.key}: {failure.error}")
 
 
 def open_tier(
-    store_url: str | None,
+    store: ObjectStore | str | None,
     state_dir: str,
     *,
     cluster_id: str,
@@ -135,14 +164,16 @@ def open_tier(
     metrics: RemoteLogMetrics,
     report: Callable[[str], object],
 ) -> NodeTier:
-    """Open the store of a node. ConfigError when it belongs to another cluster."""
-    if store_url is None:
+    """Open the store of a node, given by its URL unless it is open already. ConfigError when it
+    belongs to another cluster."""
+    if store is None:
         storage = make_storage_manager(None, open_store("memory:///"))
         return NodeTier(storage, InMemoryRemoteLogMetadataManager(), None)
-    store = open_store(store_url)
+    store = open_store(store) if isinstance(store, str) else store
     claim_cluster(store, cluster_id)
     storage = make_storage_manager(config, store)
     metadata = SqliteRemoteLogMetadataManager(os.path.join(state_dir, _METADATA_FILE))
+    reporter = _Reporter(report)
     manager = RemoteLogManager(
         storage,
         metadata,
@@ -154,9 +185,10 @@ def open_tier(
             index_config=config.remote_index,
             plugin_config=config.plugin,
             cluster_id=cluster_id,
+            copy_quota=QuotaManager.for_copies(config.quota, clock),
             metrics=metrics,
-            listener=_Reporter(report),
+            listener=reporter,
             repair=True,
         ),
     )
-    return NodeTier(storage, metadata, manager)
+    return NodeTier(storage, metadata, manager, reporter.failures)

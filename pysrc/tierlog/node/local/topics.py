@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS topic (
     settings TEXT NOT NULL,
     deleted INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE TABLE IF NOT EXISTS node_settings (node TEXT PRIMARY KEY, settings TEXT NOT NULL) STRICT;
 """
 _FORMAT = "1"
 _PRODUCER_ID_BLOCK = 1000
@@ -116,8 +117,7 @@ class TopicStore:
     def create(self, name: str, partitions: int, settings: Mapping[str, str]) -> StoredTopic:
         """Store a new topic durably and return it. KeyError when its name is taken."""
         topic_id = random_kafka_uuid()
-        text = json.dumps(dict(settings), sort_keys=True)
-        row = (name, topic_id, partitions, self._run, text)
+        row = (name, topic_id, partitions, self._run, _text_of(settings))
         try:
             with self._lock:
                 self._database.execute(
@@ -135,6 +135,20 @@ class TopicStore:
             leader_epoch=0,
         )
 
+    def set_partitions(self, topic_id: str, partitions: int) -> None:
+        """Store the number of partitions of a topic durably."""
+        with self._lock:
+            self._database.execute(
+                "UPDATE topic SET partitions = ? WHERE topic_id = ?", (partitions, topic_id)
+            )
+
+    def set_settings(self, topic_id: str, settings: Mapping[str, str]) -> None:
+        """Store the settings of a topic durably."""
+        with self._lock:
+            self._database.execute(
+                "UPDATE topic SET settings = ? WHERE topic_id = ?", (_text_of(settings), topic_id)
+            )
+
     def begin_deletion(self, topic_id: str) -> None:
         """Record durably that a topic is to be deleted; a crash then resumes the deletion. Its
         name is free only after `finish_deletion`."""
@@ -146,6 +160,23 @@ class TopicStore:
         with self._lock:
             self._database.execute("DELETE FROM topic WHERE topic_id = ?", (topic_id,))
 
+    # -- settings of the node
+
+    def node_settings(self, node: str) -> Mapping[str, str]:
+        """Return the dynamic settings of a node, those of all nodes for an empty name."""
+        with self._lock:
+            row = self._database.execute(
+                "SELECT settings FROM node_settings WHERE node = ?", (node,)
+            ).fetchone()
+        return {} if row is None else dict(json.loads(row[0]))
+
+    def set_node_settings(self, node: str, settings: Mapping[str, str]) -> None:
+        """Store them durably."""
+        with self._lock:
+            self._database.execute(
+                "INSERT OR REPLACE INTO node_settings VALUES (?, ?)", (node, _text_of(settings))
+            )
+
     # -- producers
 
     def next_producer_id(self) -> int:
@@ -156,3 +187,7 @@ class TopicStore:
                 self._set("producer_ids", str(self._reserved))
             self._next_producer_id += 1
             return self._next_producer_id - 1
+
+
+def _text_of(settings: Mapping[str, str]) -> str:
+    return json.dumps(dict(settings), sort_keys=True)

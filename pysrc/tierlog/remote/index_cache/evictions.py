@@ -18,10 +18,11 @@ MAX_REMEMBERED = 10_000
 
 
 class Evictions:
-    """Counts the bytes that a cache fetches, and how many of them it had before. Thread-safe.
+    """Counts the bytes that a cache fetches, and those that it fetches again after an eviction.
+    Thread-safe.
 
-    Only the last `MAX_REMEMBERED` evicted keys are remembered: an entry that returns after more
-    evictions counts as fetched for the first time.
+    Only the last `MAX_REMEMBERED` evicted keys are remembered. If an entry is fetched again after
+    more evictions than that, it counts as fetched for the first time.
     """
 
     def __init__(self) -> None:

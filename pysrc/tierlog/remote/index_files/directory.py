@@ -101,7 +101,7 @@ class RemoteIndexDir:
 
     def remove_all(self) -> None:
         """Remove all index files, and the partition's and topic's folders when they are empty."""
-        if os.path.lexists(self.path):
+        if _is_there(self.path):
             for _, base_offset, _ in self._list_files(self.recover()):
                 self.remove(base_offset)
             self.sync()
@@ -110,9 +110,12 @@ class RemoteIndexDir:
         while folder != self._root:
             try:
                 os.rmdir(folder)
-                sync_folder(os.path.dirname(folder), follow_links=False)
+            except FileNotFoundError:
+                pass
             except OSError:
                 return
+            else:
+                sync_folder(os.path.dirname(folder), follow_links=False)
             folder = os.path.dirname(folder)
 
     # -- listing
@@ -121,7 +124,7 @@ class RemoteIndexDir:
         """Finish or roll back an interrupted swap; return the files."""
         listing = Listing()
         self._exists = False
-        if not os.path.lexists(self.path):
+        if not _is_there(self.path):
             return listing
         sync_folder(os.path.dirname(self.path), follow_links=False)
         sync_folder(self.path, follow_links=False)
@@ -263,3 +266,13 @@ class RemoteIndexDir:
                     os.unlink(os.path.join(path, found))
         with suppress(OSError):
             os.rmdir(path)
+
+
+def _is_there(path: str) -> bool:
+    """Return whether the name exists. OSError when the disk does not say: index files that count as
+    missing would stay for ever."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True

@@ -9,7 +9,7 @@ other object is reported as a `Problem`, so nothing in a store is ignored silent
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
@@ -114,14 +114,15 @@ def describe_segments(
     wanted: Callable[[ObjectKey], bool] | None = None,
     on_problem: Callable[[Problem], None] | None = None,
     parallel_reads: int = PARALLEL_READS,
-    known: Mapping[str, SegmentDescription] | None = None,
+    known: dict[ObjectInfo, SegmentDescription] | None = None,
 ) -> Iterator[SegmentDescription]:
     """Yield every complete segment below the folder `prefix`, in the order of the listing.
 
-    Makes one small request per segment, and none for keys that `wanted` rejects, nor for the
-    segments of an earlier listing: ``known`` has their descriptions by the keys of their `.indexes`
-    objects, which never change. Makes `parallel_reads` requests at a time of a remote store; one
-    after the other of a local one, where threads cost more than they save. All other objects go to
+    Makes one small request per segment, and none for keys that `wanted` rejects, nor for segments
+    in ``known``: the descriptions of an earlier call by their `.indexes` objects as listed, since a
+    repair may replace such an object. Each call replaces the content of ``known``. Makes
+    `parallel_reads` requests at a time of a remote store; one after the other of a local one, where
+    threads cost more than they save. All other objects go to
     `on_problem`. Without it, a segment that exists but cannot be described raises CorruptDataError
     (RemoteStorageError if it vanished between listing and reading). A failing store is an error:
     unreadable is not the same as absent.
@@ -130,24 +131,29 @@ def describe_segments(
     objects = store.list(prefix) if prefix else list_objects(store)
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)
     pairs = _pair_objects(objects, wanted or _accept_all, report, takeovers)
-    described: list[SegmentDescription] = []
+    described: dict[ObjectInfo, SegmentDescription] = {}
     earlier = known or {}
 
-    def describe(pair: tuple[ObjectInfo, ObjectInfo]) -> SegmentDescription | Problem:
-        found = earlier.get(pair[1].key)
+    def describe(
+        pair: tuple[ObjectInfo, ObjectInfo],
+    ) -> tuple[ObjectInfo, SegmentDescription | Problem]:
+        found = earlier.get(pair[1])
         if found is not None:
-            return found
+            return pair[1], found
         outcome = describe_indexes(store, *pair)
-        return outcome if isinstance(outcome, Problem) else outcome.description
+        return pair[1], outcome if isinstance(outcome, Problem) else outcome.description
 
     workers = 1 if store.is_local else parallel_reads
-    for outcome in map_in_parallel(describe, pairs, workers):
+    for info, outcome in map_in_parallel(describe, pairs, workers):
         if isinstance(outcome, Problem):
             report(outcome)
         else:
-            described.append(outcome)
+            described[info] = outcome
+    if known is not None:
+        known.clear()
+        known.update(described)
     # A store lists in any order, so only now all takeovers are known.
-    for description in described:
+    for description in described.values():
         folder = partition_prefix(description.metadata.segment_id.topic_id_partition)
         if folder in takeovers and is_left_out(description, takeovers[folder]):
             report(deposed_copy(description))

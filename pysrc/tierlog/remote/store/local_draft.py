@@ -160,5 +160,7 @@ class LocalDraft:
         """Discard the draft unless it was put; a second call does nothing."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
-            os.close(self._folder)
+            try:
+                os.close(descriptor)
+            finally:
+                os.close(self._folder)

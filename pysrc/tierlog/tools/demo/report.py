@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 
+from tierlog.tools.demo.figures import ms_text, quantile, rate_text
 from tierlog.tools.demo.run import CODECS, MIXED, CodecFigures, DemoResult
 from tierlog.tools.output import human_size
 from tierlog.tools.page import legend, page, section
@@ -14,7 +15,6 @@ from tierlog.tools.svg import Bar, Dot, bar_chart, strip_chart
 __all__ = ["next_commands", "report_html", "summary_text"]
 
 _SERIES = (*CODECS, MIXED)
-_MICROSECONDS = 1_000_000
 
 
 def summary_text(result: DemoResult) -> Iterator[str]:
@@ -42,11 +42,12 @@ def summary_text(result: DemoResult) -> Iterator[str]:
     cold = sorted(segment.cold_read_us for segment in result.segments)
     yield (
         f"  a segment scanned, its indexes rebuilt, copied durably and verified in "
-        f"{_ms(_per_segment(result))}; scanned alone at {_rate(result.size_bytes, result.scan_us)}"
+        f"{ms_text(_per_segment(result))}; scanned alone at "
+        f"{rate_text(result.size_bytes, result.scan_us)}"
     )
     yield (
-        f"  from any offset to its record, cold: {_ms(_quantile(cold, 0.5))} (median), "
-        f"{_ms(_quantile(cold, 0.95))} (95 %); small segments: make bench has the real figures"
+        f"  from any offset to its record, cold: {ms_text(quantile(cold, 0.5))} (median), "
+        f"{ms_text(quantile(cold, 0.95))} (95 %); small segments: make bench has the real figures"
     )
 
 
@@ -104,15 +105,7 @@ def _ratio(figures: CodecFigures) -> str:
 
 
 def _decode(figures: CodecFigures) -> str:
-    return _rate(figures.decoded_bytes, figures.decode_us) if figures.decode_us else "-"
-
-
-def _rate(size_bytes: float, time_us: float) -> str:
-    return f"{human_size(int(size_bytes * _MICROSECONDS / time_us))}/s" if time_us > 0 else "-"
-
-
-def _ms(time_us: float) -> str:
-    return f"{time_us / 1000:.2f} ms"
+    return rate_text(figures.decoded_bytes, figures.decode_us) if figures.decode_us else "-"
 
 
 def _segments(count: int) -> str:
@@ -121,10 +114,6 @@ def _segments(count: int) -> str:
 
 def _per_segment(result: DemoResult) -> float:
     return result.copy_us / len(result.segments) if result.segments else 0.0
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
 
 def _short(text: str, length: int) -> str:
@@ -151,8 +140,8 @@ def report_html(result: DemoResult, made_at: str) -> str:
         f"</p>{f'<ul>{wrong}</ul>' if wrong else ''}",
         tiles=_tiles(result),
         sections=sections,
-        footer=f"{escape(made_at)}, {_ms(result.all_us)} in all. Small segments on one machine: "
-        "this shows the shape of things, <code>make bench</code> measures them.",
+        footer=f"{escape(made_at)}, {ms_text(result.all_us)} in all. Small segments on one "
+        "machine: this shows the shape of things, <code>make bench</code> measures them.",
         good=result.passed,
     )
 
@@ -162,13 +151,13 @@ def _tiles(result: DemoResult) -> Iterator[tuple[str, str, str]]:
     yield f"{result.objects_equal}", "objects equal", "the broker's files, byte for byte"
     yield f"{result.records_equal:,}", "records equal", "offset, time, key, value, headers"
     yield human_size(result.size_bytes), "of log tiered", f"{result.partitions} partitions"
-    yield _ms(_quantile(cold, 0.5)), "to the first record", "cold, from any offset, median"
+    yield ms_text(quantile(cold, 0.5)), "to the first record", "cold, from any offset, median"
     yield (
-        _ms(_per_segment(result)),
+        ms_text(_per_segment(result)),
         "to tier a segment",
         "scan, rebuild, copy, fsync, verify",
     )
-    yield _rate(result.size_bytes, result.scan_us), "scanned", "CRC-32C of every batch"
+    yield rate_text(result.size_bytes, result.scan_us), "scanned", "CRC-32C of every batch"
 
 
 def _topics_chart(result: DemoResult) -> str:
@@ -202,11 +191,12 @@ def _cold_chart(result: DemoResult) -> str:
         Dot(
             series=_SERIES.index(segment.codec),
             value=segment.cold_read_us / 1000,
-            title=f"{segment.name}: {_ms(segment.cold_read_us)}, {human_size(segment.size_bytes)}",
+            title=f"{segment.name}: {ms_text(segment.cold_read_us)}, "
+            f"{human_size(segment.size_bytes)}",
         )
         for segment in result.segments
     ]
-    marks = [("median", _quantile(cold, 0.5) / 1000), ("95 %", _quantile(cold, 0.95) / 1000)]
+    marks = [("median", quantile(cold, 0.5) / 1000), ("95 %", quantile(cold, 0.95) / 1000)]
     return strip_chart(dots, marks if cold else [], lambda ms: f"{ms:.2g} ms", "Cold reads")
 
 
@@ -241,7 +231,7 @@ def _segment_table(result: DemoResult) -> str:
         f"<tr><td>{escape(one.topic)}<td class=n>{one.partition}<td class=n>{one.base_offset}"
         f"<td class=n>{one.batches:,}<td class=n>{one.records:,}"
         f"<td class=n>{human_size(one.size_bytes)}<td>{one.codec}"
-        f"<td class=n>{_ms(one.cold_read_us)}<td><code>{escape(one.key)}</code>"
+        f"<td class=n>{ms_text(one.cold_read_us)}<td><code>{escape(one.key)}</code>"
         for one in result.segments
     )
     return (

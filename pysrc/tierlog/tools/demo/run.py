@@ -1,7 +1,7 @@
 """Runs the main job on real logs: tier them, read every record back, compare byte for byte.
 
-It works on any broker's log directories without writing to them; by default it uses the real Kafka
-logs in this project's checkout. Three comparisons decide: every object in the store
+It works on any broker's log directories without writing to them; ``make demo`` gives it the real
+Kafka logs of the checkout. Three comparisons decide: every object in the store
 against the broker's file, every record read from the store against the same record decoded from
 that file, and the number of records against the count of the scan.
 
@@ -18,7 +18,6 @@ from typing import Protocol
 
 import numpy as np
 
-import tierlog
 from tierlog.batches import BatchTable
 from tierlog.columns import RecordColumns
 from tierlog.errors import ConfigError, CorruptDataError
@@ -43,7 +42,6 @@ __all__ = [
     "DemoSegment",
     "LeftOut",
     "TieredRow",
-    "bundled_log_dirs",
     "empty_folder",
     "run_demo",
 ]
@@ -165,18 +163,6 @@ class DemoResult:
     def records(self) -> int:
         """Records tiered, transaction markers not counted."""
         return sum(segment.records for segment in self.segments)
-
-
-def bundled_log_dirs() -> list[str]:
-    """Return the log directories of the checkout. ConfigError with a hint without a checkout."""
-    here = Path(tierlog.__file__).resolve().parents[2] / "tests" / "data" / "clean"
-    found = sorted(str(path) for path in here.glob("disk*"))
-    if not found:
-        raise ConfigError(
-            "the bundled Kafka logs are not part of an installed tierlog: run this in a checkout "
-            "of its sources, or name a broker's log directory: tierlog demo /var/lib/kafka/data"
-        )
-    return found
 
 
 def empty_folder(given: str | None) -> Path:

@@ -396,7 +396,8 @@ where
         kept.map_err(|_| Closed)
     }
 
-    /// Removes a key and returns whether it was in the cache. An active load of it is not kept.
+    /// Removes a key and returns whether it was in the cache. If a load of this key is in progress,
+    /// its result is not put into the cache.
     pub fn remove<Q>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,

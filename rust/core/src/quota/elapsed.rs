@@ -115,7 +115,8 @@ fn look_up_bounds(shape: &Shape, state: &mut State) {
     head.roll_ms = ring[ring_index(shape, head.sequence, START)] as i64 + shape.window_ms;
 }
 
-/// Returns the divisor of the rate in milliseconds, after purging.
+/// Returns the time in milliseconds by which the bytes are divided to get the rate. The caller has
+/// purged expired samples from `head`.
 pub(super) fn window_ms(shape: &Shape, head: &Head, sensor_ms: i64) -> i64 {
     sensor_ms.wrapping_sub(head.oldest_ms).max(shape.window_ms)
 }

@@ -63,7 +63,7 @@ impl Slot<'_> {
     /// Returns word `index`; word 0 is the slot's own (taken or free).
     #[inline(always)]
     pub(super) fn word(self, index: usize) -> u64 {
-        // Relaxed: `Published::is_still` checks whether it belongs to the others.
+        // Relaxed: `Published::is_still` checks whether all words belong to one version.
         self.0[index / WORDS_PER_LINE].0[index % WORDS_PER_LINE].load(Ordering::Relaxed)
     }
 
@@ -83,7 +83,7 @@ impl Slot<'_> {
         }
     }
 
-    /// Does what [`Self::set`] does for `words` from the start of line `line`.
+    /// Like [`Self::set`], but writes `words`, beginning at the start of cache line `line`.
     pub(super) fn set_lines(self, line: usize, words: &[u64]) {
         for (to, from) in self.0[line..].iter().zip(words.chunks(WORDS_PER_LINE)) {
             for (to, from) in to.0.iter().zip(from) {

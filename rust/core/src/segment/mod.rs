@@ -2,8 +2,9 @@
 //!
 //! A slice is scanned in place. A file is read by `pread` in blocks that fit a core's second-level
 //! cache. The CRC of a batch that crosses a block border continues in the next block, so each byte
-//! is read once and never moved, and a segment of any size takes one block of memory. Without the
-//! CRC check only the headers of large batches are read. Reading never writes and never panics.
+//! is read once and never moved, and a segment of any size takes one block of memory. If no CRC is
+//! checked, only the header of a large batch is read, while small batches are read whole. Reading
+//! never writes and never panics.
 
 pub mod append;
 pub mod peek;
@@ -30,8 +31,8 @@ pub const BLOCK_BYTES: usize = 512 << 10;
 const HEADER_READ_BYTES: usize = 256;
 /// A scan of headers skips the bodies of batches of at least this size.
 const SKIP_BATCH_BYTES: u64 = 4096;
-/// The checksum of a batch of at least this size is joined to that of the range. The bytes of a
-/// smaller one are hashed once more, which is faster.
+/// The checksum of a batch of at least this size is joined to the checksum of the range. The bytes
+/// of a smaller batch are hashed once more, because that is faster.
 const JOINED_BATCH_BYTES: u64 = 4096;
 /// The largest batch that is read into memory as a whole: control batches and legacy messages.
 const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
@@ -39,11 +40,11 @@ const MAX_WHOLE_BATCH_BYTES: u64 = 64 << 20;
 const MAX_SET_BYTES: usize = 64 << 20;
 /// Decompressed bytes of a larger legacy message set; see [`LARGE_SET`].
 const MAX_LARGE_SET_BYTES: usize = 128 << 20;
-/// Held while a scan opens a message set of more than [`MAX_SET_BYTES`]. A process opens one at a
-/// time, so parallel scans take no more memory than one.
+/// Held while a scan opens a message set of more than [`MAX_SET_BYTES`]. A process opens one such
+/// set at a time, so parallel scans need no more memory for them than one scan.
 static LARGE_SET: Mutex<()> = Mutex::new(());
-/// The most batches that memory is reserved for at the start: the first batch may be unlike the
-/// rest.
+/// Upper limit on the number of batches for which memory is reserved at the start. That number is
+/// estimated from the size of the first batch, and the other batches may be larger.
 const MAX_EXPECTED_BATCHES: u64 = 1 << 17;
 /// The smallest `batchLength` of a v2 batch: its header.
 const MIN_V2_LENGTH: i32 = (HEADER_SIZE - LOG_OVERHEAD) as i32;

@@ -1,0 +1,191 @@
+"""Servers with the same records, and clients that read and write them."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kafka.protocol.producer import ProduceRequest
+
+from tests.kafka_tools import KafkaBroker, wait_until
+from tests.node.nodes import NodeProcess, running_node
+from tests.node.running import RawClient
+from tierlog import scan_segment
+
+from .frame import Timed
+
+TOPIC = "bench"
+ROOT = Path(__file__).parents[1]
+# Requests that are sent before their answers are read.
+PIPELINED = 20
+PRODUCE_VERSION = 8
+WAIT_S = 120
+# Room for all that is read: a client whose queue is full pauses for a second.
+UNBOUNDED_QUEUE = {"queued.max.messages.kbytes": 2_000_000, "queued.min.messages": 10_000_000}
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A server with the bench's topic, and its process."""
+
+    bootstrap: str
+    pid: int
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.bootstrap.rpartition(":")
+        return host, int(port)
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time of the process so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def resident_bytes(self) -> int:
+        """Return the memory that the process holds."""
+        fields = Path(f"/proc/{self.pid}/statm").read_text().split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def batches_of(segment: Path, size_bytes: int) -> list[bytes]:
+    """Return the batches that lie whole in the first `size_bytes` of a segment."""
+    data, table = segment.read_bytes(), scan_segment(segment, verify_crc=False)
+    borders = [*table.position.tolist(), table.stop_position]
+    return [data[start:end] for start, end in pairwise(borders) if end <= size_bytes]
+
+
+def create_topic(bootstrap: str, **settings: object) -> None:
+    """Create the bench's topic; a dot in the name of a setting is written as two underscores."""
+    config = {key.replace("__", "."): str(value) for key, value in settings.items()}
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"} | config)
+    while True:
+        try:
+            admin.create_topics([topic])[TOPIC].result(WAIT_S)
+            break
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+    # A broker answers before it leads the partition.
+    wait_until(lambda: is_led(admin), WAIT_S, what="a leader")
+
+
+def is_led(admin: AdminClient) -> bool:
+    """Whether the topic's end can be asked of its leader."""
+    (found,) = admin.list_offsets({TopicPartition(TOPIC, 0): OffsetSpec.latest()}).values()
+    try:
+        return bool(found.result(WAIT_S).offset == 0)
+    except KafkaException:
+        return False
+
+
+def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINED) -> list[float]:
+    """Append batches in one request each, some before the first answer, and return the seconds that
+    each group took."""
+    took = []
+    with RawClient(server.address) as client:
+        for start in range(0, len(batches), pipelined):
+            group = batches[start : start + pipelined]
+            began = time.perf_counter()
+            for batch in group:
+                client.request(produce_request(batch), PRODUCE_VERSION)
+            errors = [produce_error(client.read_frame()) for _ in group]
+            took.append(time.perf_counter() - began)
+            if any(errors):
+                raise RuntimeError(f"batches were refused with errors {set(errors)}")
+    return took
+
+
+def produce_request(batch: bytes) -> Any:
+    """Return a request with one batch and acks of all. As Kafka wants it, the batch says offset 0,
+    which no checksum covers."""
+    topic: Any = ProduceRequest.TopicProduceData
+    data = topic.PartitionProduceData(index=0, records=bytes(8) + batch[8:])
+    return ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=30_000,
+        topic_data=[topic(name=TOPIC, partition_data=[data])],
+    )
+
+
+def produce_error(answer: bytes | None) -> int:
+    """Return the error of an answer to a produce request."""
+    assert answer is not None
+    # Correlation id, one topic, its name, one partition, its index.
+    error: int = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(TOPIC) + 4 + 4)[0]
+    return error
+
+
+def read(server: Served, records: int, *, of_server: bool = False) -> Timed:
+    """Read the topic with librdkafka, from the first message to the last. ``of_server``: take the
+    processor time of the server for the time."""
+    settings = {"bootstrap.servers": server.bootstrap, "group.id": "bench"}
+    consumer = Consumer(settings | {"enable.auto.commit": False} | UNBOUNDED_QUEUE)
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    messages = consumer.consume(1, WAIT_S)
+    began, before = time.perf_counter(), server.cpu_seconds()
+    count, size_bytes = len(messages), sum(len(one) for one in messages)
+    while count < records and messages:
+        messages = consumer.consume(min(10_000, records - count), 5)
+        count += len(messages)
+        size_bytes += sum(len(one) for one in messages)
+    seconds, cpu_seconds = time.perf_counter() - began, server.cpu_seconds() - before
+    consumer.close()
+    # A tick is the least that can be seen.
+    busy = max(cpu_seconds, 1 / TICKS)
+    return Timed(
+        seconds=busy if of_server else seconds,
+        cpu_seconds=busy,
+        result={"records": count, "bytes": size_bytes},
+    )
+
+
+def node(
+    stack: ExitStack,
+    folder: Path,
+    settings: Mapping[str, object] | None = None,
+    *,
+    store: str | None = None,
+) -> Served:
+    """Start our node."""
+    process: NodeProcess = stack.enter_context(running_node(folder, settings, store=store))
+    return Served(bootstrap=process.bootstrap_servers, pid=process.process.pid)
+
+
+def ready_frames(stack: ExitStack, segment: Path, frame_bytes: int) -> Served:
+    """Start the responder with ready frames of a segment; see `peers.ready_frames`."""
+    command = [sys.executable, "-m", "benches.peers.ready_frames"]
+    process = stack.enter_context(
+        subprocess.Popen(
+            [*command, str(segment), TOPIC, str(frame_bytes)],
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+    )
+    stack.callback(process.kill)
+    assert process.stdout is not None
+    port = int(process.stdout.readline())
+    return Served(bootstrap=f"127.0.0.1:{port}", pid=process.pid)
+
+
+def kafka(stack: ExitStack, folder: Path, *, tiered: bool = False) -> Served:
+    """Start a broker, with `tiered` on LocalTieredStorage."""
+    tier = folder / "tier" if tiered else None
+    broker = stack.enter_context(KafkaBroker(folder / "kafka", tiered_dir=tier))
+    assert broker.pid is not None
+    return Served(bootstrap=broker.bootstrap_servers, pid=broker.pid)
