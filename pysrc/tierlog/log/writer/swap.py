@@ -41,6 +41,8 @@ def swap_in(directory: str, base_offset: int, old_bases: Iterable[int]) -> None:
             path = segment_path(directory, base, kind)
             if not is_kept and os.path.lexists(path):
                 os.unlink(path)
+    # An old segment that came back after the names below are durable would repeat offsets.
+    sync_directory(directory)
     for kind in present:
         path = segment_path(directory, base_offset, kind)
         os.rename(path + _SWAP, path)
@@ -87,6 +89,7 @@ def _complete(directory: str, swaps: list[str]) -> None:
         is_replaced = bases and min(bases) <= base < end and not name.endswith(_SWAP)
         if is_replaced and not (base in bases and name.endswith(".snapshot")):
             os.unlink(os.path.join(directory, name))
+    sync_directory(directory)
     for name in swaps:
         path = os.path.join(directory, name)
         os.rename(path, path.removesuffix(_SWAP))
