@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tierlog
 from tests.log.writer.writing import NOW_MS, open_writer
 from tests.oracle import build
 from tests.oracle.model import Record
@@ -21,6 +22,7 @@ from tests.proofs import usually
 from tierlog import _core, decode_records, scan_segment
 from tierlog.clock import ManualClock
 from tierlog.config.topic import TopicConfig
+from tierlog.log.checkpoint import CLEANER_OFFSETS
 from tierlog.log.writer.batches import ProducerEpoch
 from tierlog.log.writer.partition import PartitionWriter
 from tierlog.log.writer.refusal import AppendRefusedError
@@ -37,6 +39,7 @@ TOPIC = TopicConfig(
 )
 # Kafka's smallest table would take all keys; this one is full after 14.
 SMALL_BUDGET_BYTES = 16 * 24
+PRODUCER = ProducerEpoch(5, 0)
 CALLS = ("rename", "unlink", "open", "pwrite", "utime")
 
 
@@ -73,22 +76,49 @@ class Model:
         self.last: dict[bytes, tuple[int, bytes | None]] = {}
         self.all: dict[int, tuple[bytes, bytes | None]] = {}
         self.end = 0
+        # Offsets of the transaction that is open, and of those that were aborted.
+        self.open: list[int] = []
+        self.sequence = 0
+        self.aborted: set[int] = set()
         # Tombstones that a reader had the time to see.
         self.seen_until_ms: dict[int, int] = {}
 
-    def append(self, key: bytes, value: bytes | None) -> None:
-        self.last[key] = self.end, value
+    def append(self, key: bytes, value: bytes | None, *, in_transaction: bool = False) -> None:
         self.all[self.end] = key, value
+        if in_transaction:
+            self.open.append(self.end)
+            self.sequence += 1
+        else:
+            self.last[key] = self.end, value
+        self.end += 1
+
+    def finish(self, *, is_commit: bool) -> None:
+        for offset in self.open:
+            key, value = self.all[offset]
+            if not is_commit:
+                self.aborted.add(offset)
+            elif offset > self.last.get(key, (-1, None))[0]:
+                self.last[key] = offset, value
+        self.open = []
         self.end += 1
 
 
 def stored(folder: Path) -> dict[int, tuple[bytes | None, bytes | None]]:
     found: dict[int, tuple[bytes | None, bytes | None]] = {}
+    offset = -1
     for path in sorted(folder.glob("*.log")):
         for one in decode_records(path).records():
-            assert one.offset not in found
-            found[one.offset] = one.key, one.value
+            assert one.offset > offset
+            offset = one.offset
+            found[offset] = one.key, one.value
     return found
+
+
+def committed(folder: Path) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """What a consumer of committed records sees."""
+    (folder.parent / CLEANER_OFFSETS).write_text("0\n1\norders 0 1\n")
+    pieces = tierlog.read(folder.parent, "orders", 0, isolation_level="read_committed")
+    return {one.offset: (one.key, one.value) for piece in pieces for one in piece.records()}
 
 
 def check(folder: Path, model: Model, now_ms: int) -> None:
@@ -103,7 +133,9 @@ def check(folder: Path, model: Model, now_ms: int) -> None:
         elif offset not in found:
             # It was compacted a day ago, and no older value of its key is left.
             assert model.seen_until_ms[offset] <= now_ms
-            assert all(one[0] != key for one in found.values()), key
+            unsettled = model.aborted | set(model.open)
+            older = [row for row, one in found.items() if one[0] == key and row < offset]
+            assert unsettled.issuperset(older), key
     for path in sorted(folder.glob("*.log")):
         table = scan_segment(path)
         rows = zip(table.base_offset.tolist(), table.last_offset.tolist(), strict=True)
@@ -117,15 +149,59 @@ def check(folder: Path, model: Model, now_ms: int) -> None:
                 model.seen_until_ms[offset] = horizon_ms
 
 
-def append(writer: PartitionWriter, model: Model, keys: list[int], now_ms: int) -> None:
+def check_committed(folder: Path, model: Model) -> None:
+    """No record of an aborted transaction is seen, and each other record that is stored."""
+    first_open = min(model.open, default=model.end)
+    wanted = {
+        offset: row
+        for offset, row in stored(folder).items()
+        if offset < first_open and offset not in model.aborted
+    }
+    assert committed(folder) == wanted
+
+
+def append(
+    writer: PartitionWriter,
+    model: Model,
+    keys: list[int],
+    now_ms: int,
+    *,
+    in_transaction: bool = False,
+) -> None:
     rows = [(b"key %d" % abs(key), None if key < 0 else b"%d" % model.end) for key in keys]
     records = [
         Record(offset=row, timestamp_ms=now_ms, key=key, value=value)
         for row, (key, value) in enumerate(rows)
     ]
-    writer.append(build.batch(records), leader_epoch=0)
+    if in_transaction:
+        batch = build.batch(
+            records,
+            producer_id=PRODUCER.producer_id,
+            producer_epoch=PRODUCER.epoch,
+            base_sequence=model.sequence,
+            transactional=True,
+        )
+    else:
+        batch = build.batch(records)
+    writer.append(batch, leader_epoch=0, transaction_of=PRODUCER)
     for key, value in rows:
-        model.append(key, value)
+        model.append(key, value, in_transaction=in_transaction)
+
+
+def finish(writer: PartitionWriter, model: Model, now_ms: int, *, is_commit: bool) -> None:
+    """End the transaction that is open."""
+    if not model.open:
+        return
+    marker = build.end_transaction_marker(
+        offset=0,
+        timestamp_ms=now_ms,
+        producer_id=PRODUCER.producer_id,
+        producer_epoch=PRODUCER.epoch,
+        coordinator_epoch=0,
+        commit=is_commit,
+    )
+    writer.append(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    model.finish(is_commit=is_commit)
 
 
 def reopened(
@@ -152,6 +228,11 @@ STEPS = st.lists(
             st.just(0),
         ),
         st.tuples(st.just("append"), st.just([1, 2, -3]), st.just(0)),
+        st.tuples(
+            st.just("transaction"),
+            st.lists(st.integers(-6, 6).filter(bool), min_size=1, max_size=4),
+            st.sampled_from((0, 1, 2)),
+        ),
         st.tuples(st.just("compact"), st.just([0]), st.sampled_from((0, 1))),
         st.tuples(st.just("killed"), st.just([0]), st.integers(0, 60)),
         st.tuples(st.just("wait"), st.just([0]), st.sampled_from((DAY_MS // 2, DAY_MS, 1))),
@@ -170,6 +251,10 @@ def test_a_compacted_log_is_the_last_value_of_each_key(steps: list[Step]) -> Non
         for kind, keys, number in steps:
             if kind == "append":
                 append(writer, model, keys, clock.now_ms())
+            elif kind == "transaction":
+                append(writer, model, keys, clock.now_ms(), in_transaction=True)
+                if number:
+                    finish(writer, model, clock.now_ms(), is_commit=number == 1)
             elif kind == "wait":
                 clock.advance(number)
             elif kind == "compact":
@@ -186,7 +271,12 @@ def test_a_compacted_log_is_the_last_value_of_each_key(steps: list[Step]) -> Non
                 writer = reopened(folder, clock, cleaned)
             assert writer.log_end_offset == model.end
             check(folder, model, clock.now_ms())
+        finish(writer, model, clock.now_ms(), is_commit=False)
+        append(writer, model, [1] * 20, clock.now_ms())
+        writer.compact(1 << 20)
+        check(folder, model, clock.now_ms())
         writer.close()
+        check_committed(folder, model)
 
 
 @pytest.mark.parametrize("rescans", [False, True])
