@@ -1,7 +1,7 @@
 //! Log compaction: the table of keys, and the copy of a segment without what compaction removes.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -27,7 +27,7 @@ fn transactions(aborted: Vec<Aborted>) -> Transactions {
     Transactions::new(aborted.into_iter().map(entry).collect())
 }
 
-fn named(py: Python<'_>, error: Error, path: &PathBuf) -> PyErr {
+fn named(py: Python<'_>, error: Error, path: &Path) -> PyErr {
     to_python(py, error, Some(&path.to_string_lossy()))
 }
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -18,12 +19,16 @@ from confluent_kafka.admin import (
 )
 
 from tests.kafka_tools import KafkaBroker, dump_log_segments, wait_until
-from tests.log.writer.writing import open_writer
+from tests.log.writer.power_cuts import PowerCutError, cut_at
+from tests.log.writer.writing import NOW_MS, open_writer
+from tests.oracle import build
+from tests.oracle.model import Record
 from tests.proofs import usually
 from tierlog import decode_records, scan_segment
 from tierlog.clock import ManualClock
 from tierlog.config.topic import TopicConfig
-from tierlog.log.checkpoint import CLEANER_OFFSETS, TopicPartition, read_offset_checkpoint
+from tierlog.log import checkpoint
+from tierlog.log.checkpoint import CLEANER_OFFSETS, read_offset_checkpoint
 
 # No record is compacted while this is a topic's min.compaction.lag.ms.
 HOLD_MS = 10**15
@@ -70,6 +75,7 @@ TOPICS = [
     Topic("appended", append_time=True),
     Topic("transactions", transactional=True),
 ]
+Rows = list[tuple[int, bytes | None, bytes | None]]
 
 
 def produce(producer: Producer, topic: str, numbers: range) -> None:
@@ -131,7 +137,7 @@ def logs_in(folder: Path) -> list[Path]:
 
 def cleaned_offsets(root: Path) -> dict[str, int]:
     found = read_offset_checkpoint(root / CLEANER_OFFSETS)
-    return {topic.name: found.get(TopicPartition(topic.name, 0), -1) for topic in TOPICS}
+    return {topic.name: found.get(checkpoint.TopicPartition(topic.name, 0), -1) for topic in TOPICS}
 
 
 def run_the_cleaner(broker: KafkaBroker) -> None:
@@ -243,3 +249,95 @@ def test_the_tool_finds_nothing_wrong(steps: list[Step], tmp_path: Path) -> None
         files = [one for kind in kinds for one in sorted(tmp_path.glob(f"*/*.{kind}"))]
         said = dump_log_segments([one for one in files if one.stat().st_size], *flags)
         assert not re.search("mismatch|Found|isvalid: false|corrupt|Exception", said), said
+
+
+def write_keys(folder: Path) -> None:
+    """A log of ours whose segments become fewer."""
+    writer = open_writer(folder, replace(OURS, internal_segment_bytes=2000))
+    for number in range(200):
+        value = None if number % 11 == 5 else b"value %d " % number * 4
+        record = Record(offset=0, timestamp_ms=NOW_MS, key=b"%d" % (number * 7 % 30), value=value)
+        writer.append(build.batch([record]), leader_epoch=0)
+    writer.flush()
+    writer._close_files()
+
+
+def compact_until(folder: Path, calls: int) -> list[str]:
+    """Compact a log, and die before the call with that number; return the calls before."""
+    writer = open_writer(folder, OURS, log_start_offset=0, is_clean=False, recovery_point=200)
+    with cut_at(calls) as made, suppress(PowerCutError):
+        writer.compact(1 << 20)
+    writer._close_files()
+    return made
+
+
+def rows_of_ours(folder: Path) -> Rows:
+    """What our own start makes of a copy of the log."""
+    copy = folder.with_name(f"copy of {folder.name}")
+    shutil.copytree(folder, copy)
+    writer = open_writer(copy, OURS, log_start_offset=0, is_clean=False, recovery_point=200)
+    logs = [decode_records(one.log_path) for one in writer.view().segments]
+    writer._close_files()
+    shutil.rmtree(copy)
+    return [(one.offset, one.key, one.value) for columns in logs for one in columns.records()]
+
+
+def rows_of_broker(broker: KafkaBroker, topic: str, partitions: int) -> dict[int, Rows]:
+    """All records of a topic, by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "reader",
+            "enable.partition.eof": True,
+        }
+    )
+    found: dict[int, Rows] = {one: [] for one in range(partitions)}
+    ended: set[int] = set()
+    consumer.assign([TopicPartition(topic, one, 0) for one in range(partitions)])
+
+    def is_read() -> bool:
+        for message in consumer.consume(1000, 0.5):
+            partition = message.partition()
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._PARTITION_EOF, error
+                ended.add(partition)
+            else:
+                found[partition].append((message.offset(), message.key(), message.value()))
+        return len(ended) == partitions
+
+    try:
+        wait_until(is_read, 60, what="all records")
+    finally:
+        consumer.close()
+    return found
+
+
+def test_a_broker_starts_on_every_state_that_a_kill_leaves(tmp_path: Path) -> None:
+    """One partition for each rename or deletion of a round, which was ended right before it."""
+    template = tmp_path / "template"
+    write_keys(template)
+    whole = tmp_path / "whole"
+    shutil.copytree(template, whole)
+    made = compact_until(whole, 10**6)
+    steps = [row for row, name in enumerate(made) if name in ("rename", "unlink")]
+    calls = [*steps, len(made)]
+    assert len(logs_in(whole)) < len(logs_in(template))
+    assert len(calls) > 20
+    with KafkaBroker(tmp_path / "kafka") as broker:
+        broker.create_topic("killed", partitions=len(calls), config=SETTINGS)
+        broker.stop()
+        (root,) = broker.log_dirs
+        (root / ".kafka_cleanshutdown").unlink()
+        expected: dict[int, Rows] = {}
+        for partition, number in enumerate(calls):
+            folder = root / f"killed-{partition}"
+            for path in folder.iterdir():
+                if path.name != "partition.metadata":
+                    path.unlink()
+            shutil.copytree(template, folder, dirs_exist_ok=True)
+            compact_until(folder, number)
+            expected[partition] = rows_of_ours(folder)
+        assert len({len(one) for one in expected.values()}) > 2
+        broker.start()
+        assert rows_of_broker(broker, "killed", len(calls)) == expected

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tierlog
+from tests.log.writer.power_cuts import PowerCutError, cut_at
 from tests.log.writer.writing import NOW_MS, open_writer
 from tests.oracle import build
 from tests.oracle.model import Record
 from tests.proofs import usually
-from tierlog import _core, decode_records, scan_segment
+from tierlog import decode_records, scan_segment
 from tierlog.clock import ManualClock
 from tierlog.config.topic import TopicConfig
 from tierlog.log.checkpoint import CLEANER_OFFSETS
@@ -40,33 +40,6 @@ TOPIC = TopicConfig(
 # Kafka's smallest table would take all keys; this one is full after 14.
 SMALL_BUDGET_BYTES = 16 * 24
 PRODUCER = ProducerEpoch(5, 0)
-CALLS = ("rename", "unlink", "open", "pwrite", "utime")
-
-
-class PowerCutError(BaseException):
-    """The process is gone: nothing after it runs."""
-
-
-@contextmanager
-def cut_at(number: int) -> Iterator[list[str]]:
-    """Die before the call with this number; yields the calls so far."""
-    made: list[str] = []
-
-    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapped(*arguments: Any, **more: Any) -> Any:
-            if len(made) >= number:
-                # Nothing of the dead process touches the disk any more.
-                raise PowerCutError(name)
-            made.append(name)
-            return call(*arguments, **more)
-
-        return wrapped
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in CALLS:
-            patch.setattr(os, name, counted(name, getattr(os, name)))
-        patch.setattr(_core, "sync_files", counted("sync", _core.sync_files))
-        yield made
 
 
 class Model:
@@ -283,8 +256,9 @@ def test_a_compacted_log_is_the_last_value_of_each_key(steps: list[Step]) -> Non
 def test_a_kill_at_every_call_loses_nothing(rescans: bool, tmp_path: Path) -> None:
     """Every call of one round, with groups of several segments and with transaction indexes."""
     template, clock, model = tmp_path / "template", ManualClock(NOW_MS), Model()
-    writer = open_writer(template, TOPIC, clock=clock)
-    for turn in range(15):
+    # Smaller segments than a compacted one may be, so that several become one.
+    writer = open_writer(template, replace(TOPIC, internal_segment_bytes=250), clock=clock)
+    for turn in range(5):
         append(writer, model, [turn % 7 + 1, -(turn % 3 + 1), turn + 30], NOW_MS)
     add_aborted(writer, model)
     writer.flush_rolled()
@@ -297,8 +271,10 @@ def test_a_kill_at_every_call_loses_nothing(rescans: bool, tmp_path: Path) -> No
         shutil.copytree(template, folder)
         writer = reopened(folder, clock, None, point)
         with cut_at(number), suppress(PowerCutError):
+            segments = len(writer.view().segments)
             writer.compact(1 << 20)
             is_done = True
+            assert len(writer.view().segments) < segments
         writer._close_files()
         writer = reopened(folder, clock, None, point)
         assert writer.log_end_offset == model.end
@@ -314,7 +290,7 @@ def test_a_kill_at_every_call_loses_nothing(rescans: bool, tmp_path: Path) -> No
 
 def add_aborted(writer: PartitionWriter, model: Model) -> None:
     """A transaction that is aborted, in segments that are rolled."""
-    for sequence in range(5):
+    for sequence in range(2):
         records = [Record(offset=0, timestamp_ms=NOW_MS, key=b"aborted", value=b"x" * 40)]
         data = build.batch(
             records, producer_id=9, producer_epoch=0, base_sequence=sequence, transactional=True
@@ -332,5 +308,5 @@ def add_aborted(writer: PartitionWriter, model: Model) -> None:
     )
     writer.append(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
     model.end += 1
-    for turn in range(8):
+    for turn in range(5):
         append(writer, model, [turn % 5 + 1], NOW_MS)
