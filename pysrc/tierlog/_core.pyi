@@ -1,7 +1,7 @@
 """The native core. The modules of `tierlog` wrap its columns in numpy arrays."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, Self, TypeAlias, final, overload
 
 import numpy as np
@@ -14,6 +14,8 @@ __all__ = [
     "BatchSummary",
     "Batches",
     "Column",
+    "KeyOffsets",
+    "LogCleaner",
     "ReadFile",
     "Rebuilt",
     "Records",
@@ -315,6 +317,45 @@ class SegmentIndexer:
     def first_open_transaction_offset(self) -> int | None: ...
     @property
     def max_timestamp_ms(self) -> int: ...
+
+# Producer id, first offset, last offset, last stable offset.
+_Aborted: TypeAlias = tuple[int, int, int, int]
+
+@final
+class KeyOffsets:
+    """The last offset of each key of a log's dirty section, in bounded memory."""
+
+    def __new__(
+        cls,
+        budget_bytes: int,
+        expected_keys: int,
+        max_decompressed_bytes: int,
+        aborted: Sequence[_Aborted],
+    ) -> Self: ...
+    def add_segment(
+        self, path: str | os.PathLike[str], first_offset: int, next_base_offset: int
+    ) -> bool: ...
+    def __len__(self) -> int: ...
+    @property
+    def latest_offset(self) -> int: ...
+
+@final
+class LogCleaner:
+    """Copies the segments of one round of compaction, in order."""
+
+    def __new__(
+        cls,
+        now_ms: int,
+        delete_retention_ms: int,
+        end_offset: int,
+        max_decompressed_bytes: int,
+        aborted: Sequence[_Aborted],
+        last_records: dict[int, tuple[int | None, int]],
+    ) -> Self: ...
+    def copy(
+        self, path: str | os.PathLike[str], position: int, step_bytes: int, keys: KeyOffsets
+    ) -> tuple[bytes, int]: ...
+    def take_transaction_index(self) -> bytes: ...
 
 def assign_offsets(
     batches: Buffer,

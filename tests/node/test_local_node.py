@@ -19,11 +19,21 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from tests.kafka_tools import dump_log_segments, wait_until
 from tests.node.node_clients import PRODUCER, SMALL, consume, create, produce, values
 from tests.node.nodes import NodeProcess, running_node
+from tierlog.log import checkpoint
+from tierlog.log.checkpoint import CLEANER_OFFSETS
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -267,6 +277,75 @@ def test_a_full_disk_stops_the_partition_and_says_so(tmp_path: Path) -> None:
         found = dict(consume(node, "orders", len(acknowledged)))
         assert set(acknowledged) <= set(found)
         assert produce(node, "orders", [b"after"]) == [max(found) + 1]
+
+
+COMPACTED = {"internal.segment.bytes": "20000", "min.cleanable.dirty.ratio": "0"}
+
+
+def produce_keys(node: NodeProcess, rows: list[tuple[bytes, bytes | None]]) -> None:
+    producer = Producer({"bootstrap.servers": node.bootstrap_servers, **PRODUCER})
+    for key, value in rows:
+        producer.produce("orders", value, key, partition=0)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+def rounds_end(folder: Path) -> int:
+    path = folder / "data" / "logs" / CLEANER_OFFSETS
+    at = checkpoint.TopicPartition("orders", 0)
+    return checkpoint.read_offset_checkpoint(path).get(at, -1)
+
+
+def change_policy(node: NodeProcess, policy: str, **more: str) -> None:
+    entries = {"cleanup.policy": policy} | more
+    resource = ConfigResource(
+        ResourceType.TOPIC,
+        "orders",
+        incremental_configs=[
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in entries.items()
+        ],
+    )
+    (future,) = node.admin.incremental_alter_configs([resource]).values()
+    future.result(30)
+
+
+def test_a_topic_is_compacted_from_the_change_of_its_policy_on(tmp_path: Path) -> None:
+    rows: list[tuple[bytes, bytes | None]] = [
+        (b"%d" % (number % 70), b"%d " % number * 10) for number in range(3000)
+    ]
+    rows += [(b"gone", b"a value"), (b"gone", None)]
+    with running_node(tmp_path) as node:
+        create(node, "orders", settings=COMPACTED)
+        produce_keys(node, rows)
+        change_policy(node, "compact")
+        folder = tmp_path / "data" / "logs" / "orders-0"
+        active = max(int(one.stem) for one in folder.glob("*.log"))
+        assert active > 2000
+        wait_until(lambda: rounds_end(tmp_path) == active, 60, what="a round of compaction")
+        last = {key: offset for offset, (key, _) in enumerate(rows[:active])}
+        expected = {*last.values(), *range(active, len(rows))}
+        found = consume(node, "orders", len(expected))
+        assert {offset for offset, _ in found} == expected
+        assert all(value == (rows[offset][1] or None) for offset, value in found)
+        producer = Producer({"bootstrap.servers": node.bootstrap_servers, **PRODUCER})
+        refused: list[int] = []
+        producer.produce(
+            "orders", b"x", partition=0, on_delivery=lambda error, _: refused.append(error.code())
+        )
+        producer.flush(60)
+        assert refused == [KafkaError.INVALID_RECORD]
+        assert error_of(
+            lambda: change_policy(node, "compact,delete", **{"remote.storage.enable": "true"})
+        ) == (KafkaError.INVALID_CONFIG)
+        node.kill()
+    with running_node(tmp_path) as node:
+        assert consume(node, "orders", len(expected)) == found
+        assert node.stop() == 0
+    logs = sorted(folder.glob("*.log"))
+    said = dump_log_segments(logs, "--deep-iteration")
+    assert said.count("isvalid: true") > 0
+    assert "isvalid: false" not in said
 
 
 def test_one_process_owns_a_data_directory(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tierlog.metrics import RemoteLogMetrics
 from tierlog.node.local.cluster import LocalCluster
 from tierlog.node.settings import Operation, SettingChange
 
-__all__ = ["kept_log", "refused_change", "tiered_log"]
+__all__ = ["NOW_MS", "change", "kept_log", "open_cluster", "refused_change", "tiered_log"]
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -29,12 +29,12 @@ def _batch(at_ms: int, size_bytes: int = 1000) -> bytes:
     return build.batch([record])
 
 
-def _change(cluster: LocalCluster, settings: Mapping[str, str]) -> None:
+def change(cluster: LocalCluster, settings: Mapping[str, str]) -> None:
     changes = [SettingChange(name, Operation.SET, value) for name, value in settings.items()]
     cluster.alter_topic("orders", changes, validate_only=False)
 
 
-def _open(folder: Path, clock: Clock, store: Path | None) -> LocalCluster:
+def open_cluster(folder: Path, clock: Clock, store: Path | None) -> LocalCluster:
     return LocalCluster(
         str(folder),
         None if store is None else store.as_uri(),
@@ -54,10 +54,10 @@ def _files(place: Place) -> dict[str, str]:
 def kept_log(place: Place) -> Any:
     """The log of a topic that is not tiered, after appends of all kinds and a week of retention."""
     clock = ManualClock(NOW_MS)
-    cluster = _open(place.folder / "data", clock, None)
+    cluster = open_cluster(place.folder / "data", clock, None)
     try:
         cluster.create_topic("orders", 1, {})
-        _change(cluster, place.properties)
+        change(cluster, place.properties)
         (partition,) = (one.stored_as for one in cluster.cluster_view().topics[0].partitions)
         writer = cluster.logs.writer("orders", 0)
         refused = []
@@ -88,11 +88,11 @@ def kept_log(place: Place) -> Any:
 def tiered_log(place: Place) -> Any:
     """What is stored and what is kept of a topic that has a store, when nothing is left to do."""
     clock = SystemClock()
-    cluster = _open(place.folder / "data", clock, place.store)
+    cluster = open_cluster(place.folder / "data", clock, place.store)
     try:
         cluster.create_topic("orders", 1, {"internal.segment.bytes": "5000"})
         (partition,) = (one.stored_as for one in cluster.cluster_view().topics[0].partitions)
-        _change(cluster, place.properties)
+        change(cluster, place.properties)
         for number in range(40):
             cluster.append(partition, _batch(clock.now_ms() - HOUR_MS + number))
         assert cluster.tier.manager is not None
@@ -109,11 +109,11 @@ def tiered_log(place: Place) -> Any:
 
 def refused_change(place: Place) -> str:
     """Whether tiering of a topic can be switched off, or what is expected for it."""
-    cluster = _open(place.folder / "data", SystemClock(), place.store)
+    cluster = open_cluster(place.folder / "data", SystemClock(), place.store)
     try:
         cluster.create_topic("orders", 1, {"remote.storage.enable": "true"})
-        _change(cluster, place.properties)
-        _change(cluster, {"remote.storage.enable": "false"})
+        change(cluster, place.properties)
+        change(cluster, {"remote.storage.enable": "false"})
     except ConfigError as error:
         return str(error)
     finally:

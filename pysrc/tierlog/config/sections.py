@@ -423,6 +423,13 @@ class LogConfig(Section):
         "and `tierlog index rebuild` build such indexes.",
         aliases=("index.interval.bytes",),
     )
+    cleaner_dedupe_buffer_size: int = setting(
+        "log.cleaner.dedupe.buffer.size",
+        whole_number(1024, MAX_INT64),
+        128 << 20,
+        "Most memory that compaction takes for the keys of a log, in a node with topics of its "
+        "own. A log with more keys is compacted in several rounds.",
+    )
     segment_bytes: int = setting(
         "log.segment.bytes",
         whole_number(14, MAX_INT32),

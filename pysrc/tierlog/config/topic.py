@@ -11,6 +11,7 @@ from tierlog.config.kinds import (
     MAX_INT32,
     MAX_INT64,
     Setting,
+    decimal,
     names,
     one_of,
     setting,
@@ -22,6 +23,8 @@ from tierlog.config.sections import Section
 from tierlog.errors import ConfigError
 
 __all__ = ["TOPIC_SETTINGS", "TimestampType", "TopicConfig", "topic_config"]
+
+_DELETE, _COMPACT = "delete", "compact"
 
 
 class TimestampType(StrEnum):
@@ -39,9 +42,16 @@ class TopicConfig(Section):
         "cleanup.policy",
         names(),
         ("delete",),
-        "What happens to old segments. Only `delete` is supported, because a node does not compact "
-        "logs.",
+        "What happens to old segments: `delete`, `compact` (the last record of each key stays), or "
+        "both.",
         broker_names=(("log.cleanup.policy", 1),),
+    )
+    delete_retention_ms: int = setting(
+        "delete.retention.ms",
+        whole_number(0, MAX_INT64),
+        86_400_000,
+        "How long compaction keeps a tombstone after it was compacted for the first time.",
+        broker_names=(("log.cleaner.delete.retention.ms", 1),),
     )
     file_delete_delay_ms: int = setting(
         "file.delete.delay.ms",
@@ -83,6 +93,13 @@ class TopicConfig(Section):
         "retention.ms; -1 keeps all.",
         broker_names=(("log.local.retention.ms", 1),),
     )
+    max_compaction_lag_ms: int = setting(
+        "max.compaction.lag.ms",
+        whole_number(1, MAX_INT64),
+        MAX_INT64,
+        "Age at which a record is compacted, whatever min.cleanable.dirty.ratio says.",
+        broker_names=(("log.cleaner.max.compaction.lag.ms", 1),),
+    )
     max_message_bytes: int = setting(
         "max.message.bytes",
         whole_number(0, MAX_INT32),
@@ -110,6 +127,20 @@ class TopicConfig(Section):
         TimestampType.CREATE_TIME,
         "Which clock sets the timestamps of records: the producer's or the node's.",
         broker_names=(("log.message.timestamp.type", 1),),
+    )
+    min_cleanable_dirty_ratio: float = setting(
+        "min.cleanable.dirty.ratio",
+        decimal(0, 1),
+        0.5,
+        "Compact when more than this part of a log's rolled segments was not compacted yet.",
+        broker_names=(("log.cleaner.min.cleanable.ratio", 1),),
+    )
+    min_compaction_lag_ms: int = setting(
+        "min.compaction.lag.ms",
+        whole_number(0, MAX_INT64),
+        0,
+        "How long a record stays as it is before it may be compacted.",
+        broker_names=(("log.cleaner.min.compaction.lag.ms", 1),),
     )
     remote_copy_disable: bool = setting(
         "remote.log.copy.disable",
@@ -184,9 +215,35 @@ class TopicConfig(Section):
             value = getattr(self, name)
             if value is not None:
                 its_setting.check(value)
-        if self.cleanup_policy != ("delete",):
+        policy = set(self.cleanup_policy)
+        if not policy or not policy <= {_DELETE, _COMPACT}:
             found = ",".join(self.cleanup_policy) or "none"
-            raise ConfigError(f"cleanup.policy: expected delete, found {found}")
+            raise ConfigError(f"cleanup.policy: expected delete, compact or both, found {found}")
+        if self.is_compacted and self.remote_storage_enable:
+            # As in Kafka: segments that were copied would be rewritten.
+            raise ConfigError("remote.storage.enable: a compacted topic cannot be tiered")
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError(
+                f"min.compaction.lag.ms, {self.min_compaction_lag_ms}, is larger than "
+                f"max.compaction.lag.ms, {self.max_compaction_lag_ms}"
+            )
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key is kept."""
+        return _COMPACT in self.cleanup_policy
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether retention deletes segments by time and size."""
+        return _DELETE in self.cleanup_policy
+
+    @property
+    def rolls_at_ms(self) -> int:
+        """Age at which a segment is rolled: a compacted one before its records are overdue."""
+        if self.is_compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
 
     def check_tiering(self, before: TopicConfig | None) -> None:
         """Check the combination of settings as Kafka does when a topic is created or changed

@@ -27,7 +27,8 @@ from tierlog.remote.store.object_store import ObjectStore
 __all__ = ["serve_node"]
 
 _THREADS = 16
-# Interval at which rolled segments are synced, retention is applied and checkpoints are written.
+# Interval at which rolled segments are synced, retention is applied, checkpoints are written, and
+# logs are compacted.
 _UPKEEP_S = 5.0
 
 
@@ -89,8 +90,9 @@ async def serve_node(
             versions=supported_versions(),
         )
         cluster.on_config = partial(_apply, node, index_cache)
-        upkeep = asyncio.create_task(_keep_up(cluster, report), name="tierlog-upkeep")
-        opened.push_async_callback(_end, upkeep)
+        for name, work in (("upkeep", cluster.keep_up), ("compaction", cluster.compact)):
+            task = asyncio.create_task(_repeat(name, work, report), name=f"tierlog-{name}")
+            opened.push_async_callback(_end, task)
         server = Server(node, listener, report)
         opened.push_async_callback(server.close)
         groups.start()
@@ -113,13 +115,13 @@ def _apply(node: Node, index_cache: RemoteIndexCache, config: Config) -> None:
     index_cache.set_ttl(config.remote_index.file_cache_ttl_ms)
 
 
-async def _keep_up(cluster: LocalCluster, report: Callable[[str], object]) -> None:
+async def _repeat(name: str, work: Callable[[], None], report: Callable[[str], object]) -> None:
     while True:
         await asyncio.sleep(_UPKEEP_S)
         try:
-            await asyncio.to_thread(cluster.keep_up)
+            await asyncio.to_thread(work)
         except (TierlogError, OSError) as error:
-            report(f"upkeep: {error}")
+            report(f"{name}: {error}")
 
 
 async def _end(task: asyncio.Task[None]) -> None:

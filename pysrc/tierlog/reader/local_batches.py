@@ -132,6 +132,7 @@ class LocalBatchReader:
         try:
             with segment.open() as handle:
                 require_same_topic(log)
+                _require_same_file(segment, handle)
                 run, row = self._find_batch(segment, handle, asked)
         except FileNotFoundError as error:
             raise VanishedError(f"{segment.log_path}: gone meanwhile: {error}") from error
@@ -140,7 +141,7 @@ class LocalBatchReader:
         last_offset = asked.upper_offset - 1
         end = run.end_row(row, asked.max_bytes, last_offset, minimum_one=asked.minimum_one)
         read = _local_read(segment, run, row, end)
-        self._ends.keep(segment.log_path, read)
+        self._ends.keep(segment, read)
         return read
 
     def _find_batch(
@@ -166,7 +167,7 @@ class LocalBatchReader:
         """Return the position from which to look for the offset."""
         if asked.offset <= segment.base_offset:
             return 0
-        known = self._ends.find(segment.log_path, asked.offset)
+        known = self._ends.find(segment, asked.offset)
         if known is not None:
             return known
         if asked.at_once:
@@ -177,27 +178,32 @@ class LocalBatchReader:
 class _Ends:
     """The positions at which reads have ended, by file and next offset. Any thread.
 
-    A position is only a hint: the file may have been replaced.
+    A position is only a hint: the file may have been truncated.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._positions: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._positions: OrderedDict[tuple[str, int, int], int] = OrderedDict()
 
-    def find(self, path: str, offset: int) -> int | None:
+    def find(self, segment: SegmentFiles, offset: int) -> int | None:
         """Return the position of `offset` if a read has ended there."""
-        return self._positions.get((path, offset))
+        return self._positions.get(_end_key(segment, offset))
 
-    def keep(self, path: str, read: LocalRead) -> None:
+    def keep(self, segment: SegmentFiles, read: LocalRead) -> None:
         """Keep the end of a read."""
         if read.first_offset < 0:
             return
-        key = path, read.next_offset
+        key = _end_key(segment, read.next_offset)
         with self._lock:
             self._positions[key] = read.end_position
             self._positions.move_to_end(key)
             while len(self._positions) > _MAX_ENDS:
                 self._positions.popitem(last=False)
+
+
+def _end_key(segment: SegmentFiles, offset: int) -> tuple[str, int, int]:
+    inode = segment.identity.inode if segment.identity is not None else -1
+    return segment.log_path, inode, offset
 
 
 def _scan_from(
@@ -240,6 +246,16 @@ def _scan_from(
                 return run, row
             raise run.damage()
         window = claimed
+
+
+def _require_same_file(segment: SegmentFiles, handle: SegmentHandle) -> None:
+    """VanishedError when compaction has put another file in the place of a rolled segment, which
+    may hold the offsets of several."""
+    listed, found = segment.identity, handle.identity
+    if segment.is_active or listed is None:
+        return
+    if (listed.device, listed.inode) != (found.device, found.inode):
+        raise VanishedError(f"{segment.log_path}: replaced since the log was listed")
 
 
 def _scan_range(

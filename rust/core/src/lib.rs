@@ -11,6 +11,7 @@ pub mod batch;
 pub mod cache;
 pub mod checksum;
 pub mod codec;
+pub mod compaction;
 #[cfg(target_arch = "x86_64")]
 mod crc32_short;
 pub mod durable;

@@ -6,6 +6,7 @@ mod append;
 mod buffer;
 mod cache;
 mod capsule;
+mod compaction;
 mod durable;
 mod error;
 mod index;
@@ -68,6 +69,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(large_reads::join_pooled, module)?)?;
     module.add_function(wrap_pyfunction!(memory::release_pooled_memory, module)?)?;
     append::register(module)?;
+    compaction::register(module)?;
     remote_index::register(module)?;
     index::register(module)?;
     capsule::register(module)

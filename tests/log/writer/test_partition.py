@@ -440,7 +440,15 @@ def test_settings_of_a_topic_are_checked() -> None:
     for settings, text in (
         ({"retention.mss": "5"}, "did you mean retention.ms"),
         ({"retention.ms": "x"}, "expected a whole number"),
-        ({"cleanup.policy": "compact"}, "expected delete, found compact"),
+        ({"cleanup.policy": "compress"}, "expected delete, compact or both, found compress"),
+        (
+            {"cleanup.policy": "compact,delete", "remote.storage.enable": "true"},
+            "a compacted topic cannot be tiered",
+        ),
+        (
+            {"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"},
+            "min.compaction.lag.ms, 6, is larger than max.compaction.lag.ms, 5",
+        ),
     ):
         with pytest.raises(ConfigError, match=text):
             topic_config(settings)

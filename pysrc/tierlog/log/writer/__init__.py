@@ -7,6 +7,8 @@
 * ``producers``: sequence checks of idempotent producers
 * ``segment``: the segment that is appended to; ``recovery``: opening what a crash left
 * ``retention``: which local segments are deleted
+* ``compaction``: when a log is compacted; ``cleaner``: a round of compaction; ``swap``: replacing
+  segments by a compacted one
 
 The formats are those of the native core. A partition takes one call at a time, from any thread; its
 calls block, so an event loop makes them in a thread.

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tierlog.clock import Clock
 from tierlog.config.topic import TopicConfig
-from tierlog.errors import ConfigError, OutOfRangeError
+from tierlog.errors import ConfigError, OutOfRangeError, TierlogError
 from tierlog.log import checkpoint
 from tierlog.log.checkpoint import MetaProperties, TopicPartition
 from tierlog.log.log_dir import PartitionLog
@@ -57,7 +57,11 @@ class LogDirWriter:
             self.is_clean = os.path.lexists(mark)
             self._checkpoints = {
                 name: _read(os.path.join(self.path, name))
-                for name in (checkpoint.RECOVERY_POINTS, checkpoint.LOG_START_OFFSETS)
+                for name in (
+                    checkpoint.RECOVERY_POINTS,
+                    checkpoint.LOG_START_OFFSETS,
+                    checkpoint.CLEANER_OFFSETS,
+                )
             }
             self._deleted = self._finish_deletions()
         except BaseException:
@@ -133,6 +137,9 @@ class LogDirWriter:
             clock=self._clock,
             options=self._options,
             is_clean=self.is_clean or is_new,
+            cleaned_offset=None
+            if is_new
+            else self._checkpoints[checkpoint.CLEANER_OFFSETS].get(key),
         )
 
     def writer(self, topic: str, partition: int) -> PartitionWriter:
@@ -175,13 +182,14 @@ class LogDirWriter:
     # -- checkpoints
 
     def write_checkpoints(self) -> None:
-        """Write recovery points, log start offsets and high watermarks."""
+        """Write recovery points, log start offsets, high watermarks and the ends of compaction."""
         with self._lock:
             rows = sorted(self._writers.items())
             for name, value in (
                 (checkpoint.RECOVERY_POINTS, lambda one: one.recovery_point),
                 (checkpoint.LOG_START_OFFSETS, _checkpointed_start),
                 (checkpoint.HIGH_WATERMARKS, lambda one: one.high_watermark),
+                (checkpoint.CLEANER_OFFSETS, lambda one: one.cleaned_offset),
             ):
                 self._write(name, rows, value)
 
@@ -205,6 +213,23 @@ class LogDirWriter:
             if writer.failure is None:
                 writer.flush_rolled()
         self.write_checkpoints()
+
+    def compact(
+        self,
+        budget_bytes: int,
+        on_error: Callable[[PartitionWriter, TierlogError | OSError], object],
+    ) -> None:
+        """Run the rounds of compaction that are due, the log with the largest dirty ratio first.
+
+        ``budget_bytes`` bounds the memory for keys. ``on_error`` receives what ends the round of a
+        log; the others go on."""
+        due = [(one, planned) for one in self.writers() if (planned := one.plan_compaction())]
+        for writer, _ in sorted(due, key=lambda one: one[1].dirty_ratio, reverse=True):
+            try:
+                if writer.compact(budget_bytes) is not None:
+                    self.write_checkpoints()
+            except (TierlogError, OSError) as error:
+                on_error(writer, error)
 
     # -- ending
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING
 from tierlog import _core
 from tierlog.clock import Clock
 from tierlog.config.topic import TopicConfig
-from tierlog.errors import OutOfRangeError
+from tierlog.errors import CorruptDataError, OutOfRangeError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.index_files import ProducerSnapshot, read_producer_snapshot
 from tierlog.log.log_dir import PartitionLog
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.log.segment import scan_segment
+from tierlog.log.segment_files import SegmentFiles
 from tierlog.log.writer.batches import ProducerEpoch
+from tierlog.log.writer.cleaner import CleanedSegment, CompactionJob, rolled_facts
+from tierlog.log.writer.compaction import LogFacts, Round, plan_round
 from tierlog.log.writer.files import create_file, sync_directory, write_all
 from tierlog.log.writer.recovery import (
     OpenedLog,
@@ -32,6 +36,7 @@ from tierlog.log.writer.recovery import (
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.log.writer.retention import SegmentFacts, expired_segments
 from tierlog.log.writer.segment import ActiveSegment, RollLimits, segment_path
+from tierlog.log.writer.swap import delete_drafts, has_draft, swap_in
 from tierlog.log.writer.validation import (
     AppendOrigin,
     CheckedBatches,
@@ -86,8 +91,10 @@ class PartitionWriter:
         clock: Clock,
         options: WriterOptions,
         is_clean: bool,
+        cleaned_offset: int | None = None,
     ) -> None:
-        """Open the log of `listed`, which has identity, recovery point and log start offset."""
+        """Open the log of `listed`, which has identity, recovery point and log start offset.
+        ``cleaned_offset``: the end of the last round of compaction."""
         self.directory = directory
         self._listed = listed
         self._clock = clock
@@ -96,6 +103,9 @@ class PartitionWriter:
         self._failure: OSError | None = None
         self._is_closed = False
         self.topic = topic
+        self.cleaned_offset = cleaned_offset
+        # A round of compaction that a truncation overtakes knows keys that are gone.
+        self._truncations = 0
         self.log_start_offset = listed.log_start_offset or 0
         self._view: PartitionLog | None = None
         # Rolled segments whose files are not synced yet, and are therefore still open.
@@ -199,6 +209,7 @@ class PartitionWriter:
                     log_start_offset=self.log_start_offset,
                     high_watermark=self.high_watermark,
                     recovery_point=self.recovery_point,
+                    compacted=self.topic.is_compacted or self.cleaned_offset is not None,
                 )
             return self._view
 
@@ -215,6 +226,7 @@ class PartitionWriter:
         """Set the settings of the topic, from the next call on."""
         with self._lock:
             self.topic = topic
+            self._view = None
 
     def describe_producers(self) -> ProducerSnapshot:
         """Return the producers that wrote to the partition and have not expired, as a snapshot at
@@ -281,7 +293,7 @@ class PartitionWriter:
         last_offset = base_offset + checked.record_count - 1
         limits = RollLimits(
             segment_bytes=self.topic.rolls_at_bytes,
-            segment_ms=self.topic.segment_ms,
+            segment_ms=self.topic.rolls_at_ms,
             index_bytes=self.topic.segment_index_bytes,
         )
         if checked.size_bytes > limits.segment_bytes:
@@ -375,6 +387,101 @@ class PartitionWriter:
         self._unflushed_records = 0
         self.recovery_point = self.log_end_offset
 
+    # -- compaction
+
+    def plan_compaction(self) -> Round | None:
+        """Return the round of compaction that is due; None when none is."""
+        with self._lock:
+            if not self.topic.is_compacted or self._failure is not None or self._is_closed:
+                return None
+            return self._plan_round()
+
+    def _plan_round(self) -> Round | None:
+        now_ms, topic = self._clock.now_ms(), self.topic
+        is_bounded = now_ms > topic.max_compaction_lag_ms
+        log = LogFacts(
+            cleaned_offset=self.cleaned_offset,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            last_stable_offset=self.last_stable_offset,
+        )
+        facts = [
+            rolled_facts(one.files, one.newest_ms, with_first=is_bounded) for one in self._segments
+        ]
+        return plan_round(log, facts, topic, now_ms)
+
+    def compact(self, budget_bytes: int) -> int | None:
+        """Run the round of compaction that is due, and return the offset up to which the log is
+        compacted; None when none is due, or when it was given up because the log changed.
+
+        ``budget_bytes`` bounds the memory for keys. Appends and reads go on meanwhile.
+        CorruptDataError for a damaged segment, OSError when a new one cannot be written; the log
+        is then as before.
+        """
+        self.flush_rolled()
+        with self._lock, self._stopping():
+            planned = self._plan_round() if self.topic.is_compacted else None
+            if planned is None:
+                return None
+            delete_drafts(self.directory)
+            truncations = self._truncations
+            job = CompactionJob(
+                directory=self.directory,
+                topic=self.topic,
+                round=planned,
+                segments=self.view().segments,
+                last_records=self._producers.last_records(),
+                now_ms=self._clock.now_ms(),
+                max_decompressed_bytes=self._options.max_decompressed_bytes,
+                should_stop=lambda: self._is_closed or self._failure is not None,
+            )
+        try:
+            end_offset = job.run(budget_bytes, lambda one: self._replace(job, one, truncations))
+        except (FileNotFoundError, CorruptDataError):
+            if self._has_all(job.segments[:-1]):
+                raise
+            end_offset = None
+        finally:
+            self._delete_drafts()
+        with self._lock:
+            if end_offset is None or truncations != self._truncations:
+                return None
+            self.cleaned_offset = end_offset
+        return end_offset
+
+    def _has_all(self, segments: Sequence[SegmentFiles]) -> bool:
+        with self._lock:
+            known = {one.files.base_offset for one in self._segments}
+            return not self._is_closed and all(one.base_offset in known for one in segments)
+
+    def _delete_drafts(self) -> None:
+        # After a failed swap they show the next start how far it came.
+        with self._lock:
+            if self._failure is None and not self._is_closed:
+                delete_drafts(self.directory)
+
+    def _replace(self, job: CompactionJob, cleaned: CleanedSegment, truncations: int) -> bool:
+        """Put a compacted segment in the place of those it was made from; False when one of them
+        is gone, or when the log was truncated since."""
+        made_from = [one for one in job.segments if one.base_offset in cleaned.replaced]
+        with self._lock:
+            if job.should_stop() or truncations != self._truncations:
+                return False
+            first = bisect_left(
+                self._segments, cleaned.base_offset, key=lambda one: one.files.base_offset
+            )
+            rows = slice(first, first + len(made_from))
+            is_same = [one.files for one in self._segments[rows]] == made_from
+            if not is_same or not has_draft(self.directory, cleaned.base_offset):
+                return False
+            with self._stopping():
+                swap_in(self.directory, cleaned.base_offset, cleaned.replaced)
+            end = made_from[-1].next_base_offset or self._active.base_offset
+            files = rolled_files(self.directory, cleaned.base_offset, end)
+            self._segments[rows] = [RolledSegment(files=files, newest_ms=cleaned.newest_ms)]
+            self._view = None
+            return True
+
     # -- shortening
 
     def truncate_to(self, offset: int) -> None:
@@ -382,6 +489,7 @@ class PartitionWriter:
         with self._lock, self._stopping():
             if offset >= self.log_end_offset:
                 return
+            self._truncations += 1
             self._close_files()
             bases = [one.files.base_offset for one in self._segments]
             for base in [*bases, self._active.base_offset]:
@@ -392,6 +500,8 @@ class PartitionWriter:
                 _cut_segment(segment_path(self.directory, kept[-1], "log"), offset)
             sync_directory(self.directory)
             self.log_start_offset = min(self.log_start_offset, offset)
+            if self.cleaned_offset is not None:
+                self.cleaned_offset = min(self.cleaned_offset, offset)
             point = min(self.recovery_point, offset)
             self._take(self._open(point, is_clean=True))
 

@@ -156,6 +156,13 @@ class ProducerStates:
             if attributes & _TRANSACTIONAL and producer.txn_first_offset < 0:
                 producer.txn_first_offset = base
 
+    def last_records(self) -> dict[int, tuple[int | None, int]]:
+        """Return the last data offset, None without one, and the epoch of each producer id."""
+        return {
+            producer_id: (one.batches[-1].last_offset if one.batches else None, one.epoch)
+            for producer_id, one in self._producers.items()
+        }
+
     def expire(self, before_ms: int) -> None:
         """Forget producers without an open transaction whose last batch is not younger than
         `before_ms`."""

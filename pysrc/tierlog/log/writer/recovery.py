@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from tierlog import _core
 from tierlog.batches import BatchTable
-from tierlog.errors import ConfigError, CorruptDataError
+from tierlog.errors import CorruptDataError
 from tierlog.log.files import FileIdentity
 from tierlog.log.index_files import read_producer_snapshot
 from tierlog.log.names import parse_segment_file
@@ -23,6 +23,7 @@ from tierlog.log.writer.epochs import EpochFile
 from tierlog.log.writer.files import sync_directory
 from tierlog.log.writer.producers import ProducerStates
 from tierlog.log.writer.segment import ActiveSegment, segment_path
+from tierlog.log.writer.swap import finish_swaps
 from tierlog.types import StopReason
 
 __all__ = ["OpenRequest", "OpenedLog", "RolledSegment", "open_log", "rolled_files"]
@@ -222,17 +223,14 @@ def _no_link_opener(path: str, flags: int) -> int:
 
 
 def _clear_directory(directory: str) -> list[int]:
-    """Delete what a crash left half done, and return the base offsets of the segments."""
+    """Delete or complete what a crash left half done, and return the base offsets of the
+    segments."""
+    finish_swaps(directory)
     bases = []
     for name in sorted(os.listdir(directory)):
         file = parse_segment_file(name)
-        if name.endswith(".tmp") or (file and name.endswith((".deleted", ".cleaned"))):
+        if name.endswith(".tmp"):
             os.unlink(os.path.join(directory, name))
-        elif file and name.endswith(".swap"):
-            raise ConfigError(
-                f"{os.path.join(directory, name)}: a log cleaner was interrupted; start the "
-                "broker that owns this directory once, and stop it in good order"
-            )
         elif file and file.kind == "log":
             bases.append(file.base_offset)
     return sorted(bases)

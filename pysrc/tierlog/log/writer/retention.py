@@ -25,13 +25,16 @@ def expired_segments(
 
     A segment goes when its newest record is older than retention.ms, when at least retention.bytes
     stay without it, or when it lies below the log start offset. The active segment goes by time
-    alone, and only with all others.
+    alone, and only with all others. Of a topic that is only compacted, segments go below the log
+    start offset alone.
     """
     left_bytes = sum(segment.size_bytes for segment in segments)
     for count, segment in enumerate(segments):
         end = segment.next_base_offset
-        is_old = 0 <= topic.retention_ms < now_ms - segment.newest_ms and segment.newest_ms >= 0
-        is_surplus = 0 <= topic.retention_bytes <= left_bytes - segment.size_bytes
+        age_ms = now_ms - segment.newest_ms
+        is_old = 0 <= topic.retention_ms < age_ms and segment.newest_ms >= 0 and topic.is_deleted
+        left_without = left_bytes - segment.size_bytes
+        is_surplus = 0 <= topic.retention_bytes <= left_without and topic.is_deleted
         is_below = end is not None and end <= log_start_offset
         if end is None and (not is_old or not segment.size_bytes):
             return count

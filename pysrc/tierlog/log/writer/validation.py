@@ -146,6 +146,9 @@ def _is_append_time(topic: TopicConfig) -> bool:
 def _checked(
     columns: RecordColumns, topic: TopicConfig, now_ms: int, origin: AppendOrigin
 ) -> Iterator[NewBatch]:
+    if topic.is_compacted and columns.keys.null_count:
+        text = "a record without a key cannot be appended to a compacted topic"
+        raise AppendRefusedError(Refusal.INVALID_RECORD, text)
     table = columns.batches
     starts = columns.batch_starts.tolist()
     rows = zip(

@@ -66,6 +66,8 @@ class LocalCluster:
         self.on_config: Callable[[Config], object] = lambda _: None
         self._report = report
         self._clock = clock
+        # Logs whose last round of compaction ended with an error, and which error.
+        self._uncompacted: dict[str, str] = {}
         self._lock = threading.RLock()
         self._store = TopicStore(os.path.join(data_dir, STATE, _TOPICS_FILE))
         self.cluster_id = self._store.cluster_id
@@ -482,6 +484,17 @@ class LocalCluster:
                 self._apply_retention(writer)
                 writer.unlink_renamed()
         self.logs.flush_rolled()
+
+    def compact(self) -> None:
+        """Run the rounds of compaction that are due. A node calls it at intervals."""
+        key_bytes = self.settings.config.log.cleaner_dedupe_buffer_size
+        self.logs.compact(key_bytes, self._say_uncompacted)
+
+    def _say_uncompacted(self, log: PartitionWriter, error: TierlogError | OSError) -> None:
+        # The next pass tries again; the same error is reported once.
+        if self._uncompacted.get(log.directory) != str(error):
+            self._uncompacted[log.directory] = str(error)
+            self._report(f"{log.name}: not compacted, its records stay as they are: {error}")
 
     def _apply_retention(self, writer: PartitionWriter) -> None:
         is_tiered = self._is_tiered(writer)

@@ -1,5 +1,6 @@
 //! The codecs of record batches.
 
+pub(crate) mod compress;
 pub mod compression;
 pub(crate) mod gzip;
 pub(crate) mod lz4_frame;
