@@ -8,6 +8,7 @@ import resource
 import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +20,7 @@ from tests.oracle import build
 from tests.oracle.model import Record
 from tests.remote.s3_server import S3_SERVERS, running_s3_server
 
+from .big_bucket import BucketStart, start_on_bucket
 from .corpus import FIRST_TIMESTAMP_MS
 from .frame import Bench, Benchmark, Case, Limit, Sides, Timed, run_side
 from .serving import (
@@ -59,6 +61,7 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
         produce(bench),
         produce_p99(bench),
         idle_connections(bench),
+        *big_bucket(bench),
     ]
 
 
@@ -268,6 +271,39 @@ def idle_connections(bench: Bench) -> Limit:
         at_most=50,
         measure=measure,
     )
+
+
+def big_bucket(bench: Bench) -> list[Limit]:
+    """Start an archive server on a bucket of very many segments, and look at one partition."""
+    segments, per_partition = (1_000, 10) if bench.corpora.quick else (1_000_000, 1_000)
+
+    @cache
+    def started() -> BucketStart:
+        return start_on_bucket(segments, per_partition)
+
+    return [
+        Limit(
+            operation="archive server, until clients may connect",
+            shape=f"a bucket of {segments:,} segments",
+            unit="s",
+            at_most=10,
+            measure=lambda: started().ready_s,
+        ),
+        Limit(
+            operation="archive server, first look at a partition",
+            shape=f"{per_partition:,} of {segments:,} segments",
+            unit="s",
+            at_most=10,
+            measure=lambda: started().first_look_s,
+        ),
+        Limit(
+            operation="archive server, memory",
+            shape=f"a bucket of {segments:,} segments, one partition in use",
+            unit="MiB",
+            at_most=300,
+            measure=lambda: started().resident_mib,
+        ),
+    ]
 
 
 def connected(server: Served, stack: ExitStack) -> None:

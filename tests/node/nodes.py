@@ -48,13 +48,13 @@ class NodeProcess:
                 "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
                 f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit_bytes},) * 2); {code}"
             )
-        if data_limit_bytes is not None:
-            # More memory of its own than this is refused to the process, stacks included.
-            limits = f"(resource.RLIMIT_DATA, ({data_limit_bytes},) * 2)"
-            code = f"import resource; resource.setrlimit{limits}; {code}"
         program = ["-c", code] if disk_library is None else ["-m", "tests.node.disk_node"]
         command = [sys.executable, *program, "serve", "--data-dir", str(folder / "data")]
         command += ["--listen", "127.0.0.1:0", "--config", str(properties)]
+        if data_limit_bytes is not None:
+            # The process gets no more memory of its own than this, small stacks included.
+            limits = f"ulimit -s 1024; ulimit -d {data_limit_bytes >> 10}"
+            command = ["sh", "-c", f'{limits}; exec "$@"', "sh", *command]
         self.errors = folder / "stderr"
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(

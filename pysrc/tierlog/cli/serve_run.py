@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tierlog.cli.log_lines import LogLines
+from tierlog.cli.settings import default_state_dir
 from tierlog.cli.support import EXIT_INTERRUPTED
 from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.log.files import printable
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.reader.sources import Source, source_of
-from tierlog.sidecar import default_state_dir
 from tierlog.tools.output import human_size
 from tierlog.types import shown_url
 

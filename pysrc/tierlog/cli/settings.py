@@ -13,7 +13,7 @@ from tierlog.errors import ConfigError
 if TYPE_CHECKING:
     from tierlog.config import Config
 
-__all__ = ["config_option", "read_config", "state_home", "verb_config"]
+__all__ = ["config_option", "default_state_dir", "read_config", "state_home", "verb_config"]
 
 # Variables with the prefix TIERLOG_ that are no settings.
 _RESERVED = ("TIERLOG_DEBUG", "TIERLOG_SPARK_GC_FREEZE")
@@ -67,3 +67,12 @@ def state_home() -> str:
     """Return tierlog's folder for state, by the XDG base directory specification."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.join(home, "tierlog")
+
+
+def default_state_dir(base: str, store_url: str) -> str:
+    """Return the state directory of a store below `base`."""
+    # Imported here: it loads OpenSSL, which most verbs do not need.
+    import hashlib
+
+    digest = hashlib.sha256(store_url.rstrip("/").encode()).hexdigest()[:16]
+    return os.path.join(base, digest)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tierlog.cli.log_lines import LogLines
+from tierlog.cli.settings import default_state_dir
 from tierlog.clock import Clock
 from tierlog.config import Config
 from tierlog.errors import ConfigError, OutOfRangeError
@@ -34,7 +35,6 @@ from tierlog.sidecar import (
     TierListener,
     TierReport,
     TierRow,
-    default_state_dir,
 )
 from tierlog.tools.ls import no_such_partition
 from tierlog.tools.output import Format, RowStream, Table, human_size, render

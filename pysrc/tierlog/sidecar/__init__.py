@@ -21,7 +21,7 @@ from tierlog.sidecar.report import (
     TierRow,
 )
 from tierlog.sidecar.settings import topic_settings
-from tierlog.sidecar.sidecar import Sidecar, default_state_dir
+from tierlog.sidecar.sidecar import Sidecar
 
 __all__ = [
     "Outcome",
@@ -31,6 +31,5 @@ __all__ = [
     "TierListener",
     "TierReport",
     "TierRow",
-    "default_state_dir",
     "topic_settings",
 ]

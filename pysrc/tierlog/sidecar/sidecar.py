@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -53,7 +52,7 @@ from tierlog.tiering.partition_work import coverage
 from tierlog.types import TopicIdPartition
 from tierlog.zookeeper import ZooKeeperSettings
 
-__all__ = ["Sidecar", "Stop", "default_state_dir"]
+__all__ = ["Sidecar", "Stop"]
 
 METADATA_FILE = "metadata.sqlite"
 # A task without progress for this time is reported.
@@ -72,12 +71,6 @@ class Stop(Protocol):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait up to `timeout` seconds, or less. Return True when the sidecar should stop."""
         ...
-
-
-def default_state_dir(base: str, store_url: str) -> str:
-    """Return the state directory of a store below `base`."""
-    digest = hashlib.sha256(store_url.rstrip("/").encode()).hexdigest()[:16]
-    return os.path.join(base, digest)
 
 
 class Sidecar:
