@@ -297,7 +297,8 @@ class PartitionWriter:
             [one.max_timestamp_ms for one in checked.batches],
             checked.log_append_time,
         )
-        self._producers.learn(self._active.append(stamped))
+        self._active.append(stamped)
+        self._producers.learn_appended(checked.batches, base_offset)
         self._view = None
         self._unflushed_records += checked.record_count
         if self._unflushed_records >= self.topic.flush_messages:

@@ -6,21 +6,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from tierlog import _core
 from tierlog.config.topic import TimestampType, TopicConfig
 from tierlog.errors import CorruptDataError
-from tierlog.log.records import decode_records
+from tierlog.log.records import name_size_setting
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.types import StopReason
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from tierlog.columns import RecordColumns
-
 __all__ = ["AppendOrigin", "CheckedBatches", "NewBatch", "check_batches"]
 
+_END = StopReason.END.value
 _LARGEST_SEQUENCE = 2**31 - 1
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _CODES = {
@@ -90,60 +88,47 @@ def check_batches(
     Every checksum and every record is checked. With append time, `now_ms` is the timestamp of all
     records; otherwise the header gets the largest timestamp that the records have.
     """
-    columns = _decode(data, max_decompressed_bytes, origin)
-    table = columns.batches
     log_append_time = topic.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-    starts = columns.batch_starts.tolist()
-    rows = zip(
-        table.base_offset.tolist(),
-        table.last_offset.tolist(),
-        table.record_count.tolist(),
-        table.size_bytes.tolist(),
-        table.producer_id.tolist(),
-        table.producer_epoch.tolist(),
-        table.base_sequence.tolist(),
-        table.attributes.tolist(),
-        table.magic.tolist(),
-        strict=True,
-    )
     batches = []
-    for row, (base, last, count, size, pid, epoch, sequence, attributes, magic) in enumerate(rows):
-        batch = NewBatch(count, size, -1, pid, epoch, sequence, attributes)
-        _check_header(batch, magic, last - base + 1, origin, topic)
-        first, end = starts[row], starts[row + 1]
-        _check_offsets(columns.offset[first:end], base, count)
-        if log_append_time:
-            newest_ms = now_ms
-        else:
-            newest_ms = _largest_timestamp(columns.timestamp_ms[first:end], topic, now_ms)
-        batches.append(batch._replace(max_timestamp_ms=newest_ms))
+    for row in _decode(data, max_decompressed_bytes, origin):
+        magic, attributes, size, count, offsets, pid, epoch, sequence = row[:8]
+        is_dense, oldest_ms, newest_ms, _ = row[8:]
+        batch = NewBatch(count, size, now_ms, pid, epoch, sequence, attributes)
+        _check_header(batch, magic, offsets, origin, topic)
+        if not is_dense or oldest_ms is None or newest_ms is None:
+            text = "expected records with the offset deltas 0, 1, 2 ..., found others"
+            raise AppendRefusedError(Refusal.INVALID_RECORD, text)
+        if not log_append_time:
+            _check_timestamps(oldest_ms, newest_ms, topic, now_ms)
+            batch = batch._replace(max_timestamp_ms=newest_ms)
+        batches.append(batch)
     return CheckedBatches(
         data=data,
         batches=tuple(batches),
-        size_bytes=table.stop_position,
+        size_bytes=sum(one.size_bytes for one in batches),
         record_count=sum(one.record_count for one in batches),
         max_timestamp_ms=max(one.max_timestamp_ms for one in batches),
         log_append_time=log_append_time,
     )
 
 
-def _decode(data: Buffer, max_decompressed_bytes: int, origin: AppendOrigin) -> RecordColumns:
+def _decode(
+    data: Buffer, max_decompressed_bytes: int, origin: AppendOrigin
+) -> list[_core._NewBatch]:
     try:
-        columns = decode_records(
-            data,
-            include_control=origin is not AppendOrigin.CLIENT,
-            max_decompressed_bytes=max_decompressed_bytes,
+        rows, stop_reason, position, found = _core.check_new_batches(
+            data, origin is not AppendOrigin.CLIENT, max_decompressed_bytes
         )
     except CorruptDataError as error:
         code = _CODES.get(error.reason, Refusal.CORRUPT_MESSAGE)
+        error = name_size_setting(error, max_decompressed_bytes)
         raise AppendRefusedError(code, str(error)) from error
-    table = columns.batches
-    if table.stop_reason is not StopReason.END:
-        found = f"{table.stop_reason.value} at byte {table.stop_position}: {table.stop_found}"
-        raise AppendRefusedError(Refusal.CORRUPT_MESSAGE, f"expected whole batches, found {found}")
-    if not len(table):
+    if stop_reason != _END:
+        text = f"expected whole batches, found {stop_reason} at byte {position}: {found}"
+        raise AppendRefusedError(Refusal.CORRUPT_MESSAGE, text)
+    if not rows:
         raise AppendRefusedError(Refusal.INVALID_RECORD, "expected a batch, found none")
-    return columns
+    return rows
 
 
 def _check_header(
@@ -175,16 +160,7 @@ def _check_header(
         )
 
 
-def _check_offsets(offset: np.ndarray[tuple[int], np.dtype[np.int64]], base: int, n: int) -> None:
-    if len(offset) != n or not np.array_equal(offset, np.arange(base, base + n)):
-        text = "expected records with the offset deltas 0, 1, 2 ..., found others"
-        raise AppendRefusedError(Refusal.INVALID_RECORD, text)
-
-
-def _largest_timestamp(
-    timestamps_ms: np.ndarray[tuple[int], np.dtype[np.int64]], topic: TopicConfig, now_ms: int
-) -> int:
-    largest, smallest = int(timestamps_ms.max()), int(timestamps_ms.min())
+def _check_timestamps(smallest: int, largest: int, topic: TopicConfig, now_ms: int) -> None:
     for found, limit, name in (
         (now_ms - smallest, topic.message_timestamp_before_max_ms, "before"),
         (largest - now_ms, topic.message_timestamp_after_max_ms, "after"),
@@ -196,4 +172,3 @@ def _largest_timestamp(
                 f"a timestamp lies {found} ms {name} the time of the node, {now_ms}; "
                 f"message.timestamp.{name}.max.ms is {limit}",
             )
-    return largest

@@ -5,6 +5,7 @@
 //! with its byte position. Only a tail that is cut off or all zeros is not an error: the decode
 //! ends before it and reports it.
 
+pub mod appended;
 pub mod binary;
 pub(crate) mod careful;
 pub mod columns;
