@@ -27,6 +27,7 @@ __all__ = [
     "Views",
     "assign_offsets",
     "batch_start",
+    "check_new_batches",
     "check_records",
     "collect_aborted",
     "crc32c",
@@ -59,6 +60,12 @@ __all__ = [
 
 _Longs: TypeAlias = Buffer | npt.NDArray[np.int64]
 _Ints: TypeAlias = Buffer | npt.NDArray[np.int32]
+
+# Magic, attributes, bytes, records, offsets, producer id, producer epoch, first sequence, whether
+# the offset deltas are 0, 1, 2 ..., smallest and largest timestamp, records without a key.
+_NewBatch: TypeAlias = tuple[
+    int, int, int, int, int, int, int, int, bool, int | None, int | None, int
+]
 
 class _CopyTarget(HasFileno, Protocol):
     @property
@@ -364,6 +371,9 @@ def assign_offsets(
     max_timestamps_ms: list[int],
     log_append_time: bool,
 ) -> bytes: ...
+def check_new_batches(
+    batches: Buffer, include_control: bool, max_decompressed_bytes: int, budget_bytes: int
+) -> tuple[list[_NewBatch], str, int, str]: ...
 def find_batch(
     source: str | os.PathLike[str] | HasFileno | Buffer | npt.NDArray[Any],
     start: int,

@@ -169,6 +169,35 @@ def test_a_stalled_store_keeps_nobody_but_its_own_and_what_comes_late_is_used(
     assert tiers.pool.late_bytes == 0
 
 
+def read_on(tiers: TwoTiers, partition: TopicIdPartition, offset: int) -> tuple[int, bytes]:
+    (answer,) = tiers.fetch([at(partition, offset, max_bytes=2_000)])
+    wait_until(lambda: not (tiers.pool.queued() or tiers.pool.running()), WAIT_S)
+    return answer.next_offset, bytes(answer.records)
+
+
+def test_the_next_read_of_a_sequential_client_is_done_before_it_asks(tiers: TwoTiers) -> None:
+    cold, _ = both(tiers)
+    gate = gate_of(tiers)
+    second, _ = read_on(tiers, cold, 0)
+    assert (gate.reads, tiers.pool.late_bytes) == (1, 0), "the first read may be any"
+    third, _ = read_on(tiers, cold, second)
+    assert gate.reads == 3, "a second read in a row begins the third"
+    assert tiers.pool.late_bytes > 0
+    fourth, records = read_on(tiers, cold, third)
+    assert fourth > third
+    (again,) = tiers.fetch([at(cold, third, max_bytes=2_000)])
+    assert bytes(again.records) == records
+
+
+def test_nothing_is_read_next_for_a_client_with_a_quota(tiers: TwoTiers) -> None:
+    tiers.quotas = FetchQuotas(QuotaConfig(fetch_max_bytes_per_second=1 << 30))
+    tiers.fetcher = remade(tiers)
+    cold, _ = both(tiers)
+    second, _ = read_on(tiers, cold, 0)
+    read_on(tiers, cold, second)
+    assert gate_of(tiers).reads == 2
+
+
 def test_a_full_pool_is_that_partitions_error(tiers: TwoTiers) -> None:
     tiers.pool = PromptPool(1, 0)
     tiers.fetcher = remade(tiers, max_remote_wait_ms=1)

@@ -212,6 +212,40 @@ def test_what_helps_nobody_is_not_kept(pool: ReaderPool) -> None:
     assert (again.joined, again.future.result(WAIT_S)) == (False, b"fresh")
 
 
+def test_a_read_ahead_waits_for_its_request(pool: ReaderPool) -> None:
+    gate = Gate(Data(b"next"))
+    pool.read_ahead("a", gate)
+    # The read is known, and a second one would be the same.
+    pool.read_ahead("a", gate)
+    gate.let_go()
+    assert settled(pool, 1)
+    assert pool.late_bytes == 4
+    ticket = pool.submit("a", lambda: Data(b"again"))
+    assert (ticket.joined, ticket.future.result(0)) == (True, b"next")
+    assert gate.calls == 1
+
+
+def test_a_request_joins_a_read_ahead_that_runs(pool: ReaderPool) -> None:
+    gate = Gate(Data(b"next"))
+    pool.read_ahead("a", gate)
+    ticket = pool.submit("a", gate)
+    gate.let_go()
+    assert ticket.future.result(WAIT_S) == b"next"
+    assert (gate.calls, pool.late_bytes) == (1, 0)
+
+
+def test_a_read_ahead_leaves_a_thread_for_requests(pool: ReaderPool) -> None:
+    (gate,) = busy(pool, 1)
+    pool.read_ahead("a", Gate())
+    assert "a" not in pool
+    gate.let_go()
+    assert settled(pool, 1)
+    ahead = Gate(Data(b"next"))
+    pool.read_ahead("a", ahead)
+    assert pool.submit("b", lambda: b"other").future.result(WAIT_S) == b"other"
+    ahead.let_go()
+
+
 @pytest.mark.parametrize("error", [RemoteStorageError("no"), MemoryError(), BaseException("panic")])
 def test_a_failure_reaches_all_who_wait_and_is_not_kept(
     pool: ReaderPool, error: BaseException

@@ -7,7 +7,8 @@ Local partitions are read on the calling thread. An event loop reads them itself
 neither the disk nor a lock, else on a thread of its executor. Remote partitions are read by the
 threads of a bounded pool. A request with remote partitions is answered when all of them are read,
 or after ``max_remote_wait_ms`` without those that are not. A result that arrives after its request
-was answered is kept for the next request for the same data. An error of one partition is the answer
+was answered is kept for the next request for the same data. While a sequential client takes an
+answer, an idle thread of the pool reads the next one. An error of one partition is the answer
 for that partition alone.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -63,6 +65,8 @@ _QUOTA_CHECKS_MS = (100, 1_000)
 _MEMORY_CHECK_MS = 50
 # What an event loop may read itself: up to a millisecond of work.
 _AT_ONCE_BYTES = 2 << 20
+# The number of ends of reads that are kept: about one for each client of a partition.
+_MAX_ENDS = 1024
 # The number of attempts to read a partition whose files are deleted during the read.
 _ATTEMPTS = 3
 # The answer for a read that a closed pool never started.
@@ -72,18 +76,26 @@ _NOT_LEADER = FetchError.NOT_LEADER_OR_FOLLOWER
 _NOT_LEADER_TEXT = "this host does not lead the partition"
 
 
+class _Reading(NamedTuple):
+    """A remote read that the pool was asked for, and what pays for it."""
+
+    fetch: PartitionFetch
+    payer: FetchPayer
+    ticket: ReadTicket[PartitionData]
+
+
 @dataclass(slots=True)
 class _Attempt:
     """One attempt at all partitions of a request: the answers, and the reads that were started."""
 
     answers: list[PartitionData]
-    tickets: dict[int, ReadTicket[PartitionData]]
+    tickets: dict[int, _Reading]
     size_bytes: int = 0
     failed: bool = False
 
     def take(self, row: int) -> bool:
         """Take the result of a remote read as the answer; False when it is not finished."""
-        ticket = self.tickets.pop(row)
+        ticket = self.tickets.pop(row).ticket
         if not ticket.future.done():
             ticket.give_up()
             return False
@@ -104,8 +116,8 @@ class _Attempt:
 
     def give_up(self) -> None:
         """Stop waiting for the reads."""
-        for ticket in self.tickets.values():
-            ticket.give_up()
+        for reading in self.tickets.values():
+            reading.ticket.give_up()
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +186,8 @@ class Fetcher:
         # small local fetches from the page cache itself.
         self.view_at_once: Callable[[TopicIdPartition], FetchView | None] | None = None
         self._lock = threading.Lock()
+        # The partition and the offset at which reads of the tier have ended.
+        self._ends: OrderedDict[tuple[TopicIdPartition, int], bool] = OrderedDict()
         self._waiting: dict[TopicIdPartition, set[concurrent.futures.Future[None]]] = {}
 
     def __enter__(self) -> Fetcher:
@@ -245,8 +259,8 @@ class Fetcher:
                 if attempt is None:
                     attempt = yield lambda: self._attempt(request)
                 try:
-                    if attempt.tickets:
-                        reads = [ticket.future for ticket in attempt.tickets.values()]
+                    reads = [one.ticket.future for one in attempt.tickets.values()]
+                    if not all(future.done() for future in reads):
                         yield _Wait(reads, self.max_remote_wait_ms)
                 finally:
                     response = self._finish(attempt)
@@ -389,7 +403,7 @@ class Fetcher:
         minimum_one: bool,
         at_once: bool,
         attempts: int = _ATTEMPTS,
-    ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
+    ) -> tuple[PartitionData, _Reading | None, int]:
         """Return the answer as it is now, the read that will make a better one, and the bytes of
         the response that it may take."""
         view = self._view(asked.partition, at_once=at_once)
@@ -461,9 +475,7 @@ class Fetcher:
 
     # -- remote
 
-    def _submit(
-        self, fetch: PartitionFetch
-    ) -> tuple[PartitionData, ReadTicket[PartitionData] | None, int]:
+    def _submit(self, fetch: PartitionFetch) -> tuple[PartitionData, _Reading | None, int]:
         """Have the pool read from the tier; see `_read_partition`."""
         topic, client_id = fetch.partition.topic, fetch.request.client_id
         payer = self.quotas.payer(topic, client_id)
@@ -476,7 +488,26 @@ class Fetcher:
             ticket = self._pool.submit(key, lambda: self._read_counted(fetch, payer))
         except (ReaderPoolFullError, ClosedError) as error:
             return fetch.failure(error), None, 0
-        return fetch.answer(FetchSource.REMOTE), ticket, fetch.max_bytes
+        reading = _Reading(fetch, payer, ticket)
+        return fetch.answer(FetchSource.REMOTE), reading, fetch.max_bytes
+
+    def _read_next(self, reading: _Reading, next_offset: int) -> None:
+        """Begin the next read of a sequential client while it takes the answer to the last one.
+
+        A read that begins where an earlier one ended is the second of such a client. Nothing is
+        read for a client that has a quota.
+        """
+        fetch, payer = reading.fetch, reading.payer
+        with self._lock:
+            is_second = self._ends.pop((fetch.partition, fetch.offset), None) is not None
+            self._ends[fetch.partition, next_offset] = True
+            if len(self._ends) > _MAX_ENDS:
+                self._ends.popitem(last=False)
+        next_fetch = fetch.at_offset(next_offset)
+        is_remote = next_offset < min(fetch.upper_offset, fetch.view.local_log_start_offset)
+        if is_second and is_remote and not payer.is_limited:
+            key = next_fetch.read_key(limits_client=False)
+            self._pool.read_ahead(key, lambda: self._read_counted(next_fetch, payer))
 
     def _is_paid(self, key: Hashable, fetch: PartitionFetch) -> bool:
         """Whether the bytes were requested from the store before."""
@@ -529,7 +560,12 @@ class Fetcher:
         aborted = None
         if fetch.wants_aborted:
             aborted = self._transactions.of_remote(view, fetch.partition, found)
-        return fetch.answer(FetchSource.REMOTE, records=found.records, aborted=aborted)
+        return fetch.answer(
+            FetchSource.REMOTE,
+            records=found.records,
+            aborted=aborted,
+            next_offset=found.next_offset,
+        )
 
     def _read_counted(self, fetch: PartitionFetch, payer: FetchPayer) -> PartitionData:
         """Read from the tier and count in the metrics what came of it."""
@@ -599,9 +635,11 @@ class Fetcher:
     # -- answering
 
     def _finish(self, attempt: _Attempt) -> FetchResponse:
-        for row in list(attempt.tickets):
+        for row, reading in list(attempt.tickets.items()):
             if not attempt.take(row):
                 self._metrics.fetch_expired()
+            elif attempt.answers[row].size_bytes:
+                self._read_next(reading, attempt.answers[row].next_offset)
         for answer in attempt.answers if attempt.failed else ():
             self._failures.add(answer.partition, answer.error, answer.text)
         return FetchResponse(partitions=tuple(attempt.answers))

@@ -89,6 +89,10 @@ class PartitionFetch:
         """Return the same fetch of a later view."""
         return replace(self, view=view)
 
+    def at_offset(self, offset: int) -> PartitionFetch:
+        """Return the same fetch from another offset on."""
+        return replace(self, asked=replace(self.asked, fetch_offset=offset))
+
     def read_key(self, limits_client: bool) -> Hashable:
         """Return a key that is equal for fetches whose remote reads have equal results, and that
         the same quotas pay for. ``limits_client``: the client has a quota of its own."""
@@ -99,7 +103,8 @@ class PartitionFetch:
             self.max_bytes,
             self.minimum_one,
             self.request.isolation_level,
-            self.upper_offset,
+            # Above, records come from the local log.
+            min(self.upper_offset, self.view.local_log_start_offset),
             self.view.leader_epoch,
             # In another history the offset belongs to another record.
             lineage and lineage.entries[-1:],
@@ -115,6 +120,7 @@ class PartitionFetch:
         *,
         records: Buffer = b"",
         aborted: tuple[AbortedTransaction, ...] | None = None,
+        next_offset: int = -1,
     ) -> PartitionData:
         """Return an answer with the offsets of the view."""
         return PartitionData(
@@ -126,6 +132,7 @@ class PartitionFetch:
             last_stable_offset=self.view.last_stable_offset,
             log_start_offset=self.view.log_start_offset,
             aborted_transactions=aborted,
+            next_offset=next_offset,
             text=text,
         )
 

@@ -46,12 +46,23 @@ class _Read(Generic[T]):
     """A read with the ``futures`` of all its waiters. ``result`` is set while it is kept for a
     later request."""
 
-    __slots__ = ("began_ms", "ended_ms", "futures", "key", "read", "result", "size_bytes", "state")
+    __slots__ = (
+        "began_ms",
+        "ended_ms",
+        "futures",
+        "is_ahead",
+        "key",
+        "read",
+        "result",
+        "size_bytes",
+        "state",
+    )
 
     def __init__(self, key: Hashable, read: Callable[[], T]) -> None:
         self.key = key
         self.read = read
         self.futures: set[Future[T]] = set()
+        self.is_ahead = False
         self.result: Any = None
         self.state = _State.PENDING
         self.began_ms = 0
@@ -163,6 +174,22 @@ class ReaderPool:
             self._pending.append(made)
             self._wake_thread()
             return ticket
+
+    def read_ahead(self, key: Hashable, read: Callable[[], object]) -> None:
+        """Have an idle thread call `read` for a request that is expected. Does nothing unless more
+        than half of the threads are idle, and one more than this read needs; or when the read is
+        known."""
+        with self._lock:
+            self._drop_old()
+            spare = self._idle + self._count_missing() - len(self._pending)
+            is_busy = spare <= max(1, self._size // 2)
+            if self._closed or is_busy or key in self._reads:
+                return
+            made: _Read[Any] = _Read(key, read)
+            made.is_ahead = True
+            self._reads[key] = made
+            self._pending.append(made)
+            self._wake_thread()
 
     def drop_late(self, size_bytes: int) -> None:
         """Drop `size_bytes` of late results, the oldest first, for a read that needs the memory."""
@@ -277,7 +304,7 @@ class ReaderPool:
         while not self._closed and len(self._threads) <= self._size:
             if self._pending:
                 read = self._pending.popleft()
-                if all(future.cancelled() for future in read.futures):
+                if not read.is_ahead and all(future.cancelled() for future in read.futures):
                     self._reads.pop(read.key, None)
                     continue
                 read.state = _State.RUNNING

@@ -22,6 +22,7 @@ __all__ = [
     "check_records",
     "decode_pieces",
     "decode_records",
+    "name_size_setting",
     "read_rows",
 ]
 
@@ -71,7 +72,7 @@ def decode_records(
             source, start, end, verify_crc, include_control, max_decompressed_bytes, budget_bytes
         )
     except CorruptDataError as error:
-        raise _with_setting(error, max_decompressed_bytes) from None
+        raise name_size_setting(error, max_decompressed_bytes) from None
     return RecordColumns.from_native(native)
 
 
@@ -130,11 +131,11 @@ def check_records(
     try:
         native = _core.check_records(source, start, end, verify_crc, max_decompressed_bytes)
     except CorruptDataError as error:
-        raise _with_setting(error, max_decompressed_bytes) from None
+        raise name_size_setting(error, max_decompressed_bytes) from None
     return BatchTable(native)
 
 
-def _with_setting(error: CorruptDataError, max_decompressed_bytes: int) -> CorruptDataError:
+def name_size_setting(error: CorruptDataError, max_decompressed_bytes: int) -> CorruptDataError:
     """Add the name of the setting to the error of a batch that is too large."""
     if error.reason != "too_large" or "decompressed" not in error.expected:
         return error

@@ -110,6 +110,15 @@ class LocalTopics(Protocol):
         ``transaction_of`` is the producer that may append transactional batches."""
         ...
 
+    def append_at_once(
+        self,
+        partition: TopicIdPartition,
+        records: bytes,
+        transaction_of: ProducerEpoch | None = None,
+    ) -> Appended:
+        """As `append`, but BlockingIOError when an event loop should not make the call itself."""
+        ...
+
     def write_marker(
         self, partition: Partition, producer: ProducerEpoch, *, is_commit: bool, epoch: int
     ) -> None:

@@ -105,7 +105,8 @@ class PartitionData:
 
     ``records``: whole checked batches as they are stored, back to back. The first batch may begin
     below the fetch offset. Unknown offsets are -1. ``aborted_transactions`` is None unless the
-    request is for committed records only. ``text`` is an error message for people.
+    request is for committed records only. ``next_offset`` is the offset after the records of a
+    remote read. ``text`` is an error message for people.
     """
 
     partition: TopicIdPartition
@@ -116,6 +117,7 @@ class PartitionData:
     last_stable_offset: int = -1
     log_start_offset: int = -1
     aborted_transactions: tuple[AbortedTransaction, ...] | None = None
+    next_offset: int = -1
     text: str = ""
 
     @property

@@ -8,6 +8,8 @@ use pyo3::types::PyBytes;
 use tierlog_core::batch::columns::BatchColumns;
 use tierlog_core::error::Result;
 use tierlog_core::index::producer_state::Expiry;
+use tierlog_core::records::DecodeOptions;
+use tierlog_core::records::appended::{self, NewBatch};
 use tierlog_core::segment::ScanOptions;
 use tierlog_core::segment::append::{Assigned, assign};
 use tierlog_core::segment::rebuild::{Appended, RebuildVisitor, Rebuilder};
@@ -16,6 +18,47 @@ use crate::buffer::{Input, new_bytes};
 use crate::error::to_python;
 use crate::index::producers_before;
 use crate::segment::{Batches, Source};
+
+/// One batch as Python sees it: magic, attributes, bytes, records, offsets, producer id, producer
+/// epoch, first sequence, whether the offset deltas are 0, 1, 2 ..., smallest and largest
+/// timestamp, records without a key. A batch without records has timestamps of None.
+type Row = (i8, i16, i32, i32, i64, i64, i16, i32, bool, Option<i64>, Option<i64>, usize);
+
+fn row(batch: NewBatch) -> Row {
+    (
+        batch.magic,
+        batch.attributes,
+        batch.size_bytes,
+        batch.record_count,
+        batch.offset_count,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.is_dense,
+        batch.timestamps_ms.map(|bounds| bounds.0),
+        batch.timestamps_ms.map(|bounds| bounds.1),
+        batch.null_keys,
+    )
+}
+
+/// Decodes and checks batches that are to be appended, and returns a row for each, why the decode
+/// ended, at which byte, and what was found there. See [`appended::check_new_batches`].
+#[pyfunction]
+fn check_new_batches(
+    py: Python<'_>,
+    batches: &Bound<'_, PyAny>,
+    include_control: bool,
+    max_decompressed_bytes: usize,
+    budget_bytes: usize,
+) -> PyResult<(Vec<Row>, &'static str, u64, String)> {
+    let input = Input::new(batches)?;
+    let options =
+        DecodeOptions { verify_crc: true, include_control, max_decompressed_bytes, budget_bytes };
+    let checked = py.detach(|| appended::check_new_batches(input.bytes(), &options));
+    let (rows, stop) = checked.map_err(|error| to_python(py, error, None))?;
+    let rows = rows.into_iter().map(row).collect();
+    Ok((rows, stop.reason.name(), stop.position, stop.found))
+}
 
 /// Returns a copy of validated batches with the values that a broker assigns: offsets, the leader
 /// epoch, and the largest timestamp of each batch. With `log_append_time`, the timestamps are
@@ -154,5 +197,6 @@ impl SegmentIndexer {
 /// Adds the functions and classes of this file to the module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<SegmentIndexer>()?;
+    module.add_function(wrap_pyfunction!(check_new_batches, module)?)?;
     module.add_function(wrap_pyfunction!(assign_offsets, module)?)
 }

@@ -95,6 +95,51 @@ def test_offsets_may_be_read_during_an_append(tmp_path: Path) -> None:
     assert all(reader.result() <= whole for reader in readers)
 
 
+def leaves_to_a_thread(writer: PartitionWriter, data: bytes, epoch: int = 0) -> bool:
+    end_offset = writer.log_end_offset
+    with pytest.raises(BlockingIOError):
+        writer.append_at_once(data, leader_epoch=epoch)
+    return writer.log_end_offset == end_offset
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        batch() + batch(),
+        batch()[:-1] + b"?",
+        batch(70, size_bytes=1000),
+        batch(2, size_bytes=600_000, codec=1),
+    ],
+    ids=["nothing", "two batches", "damage", "a large batch", "a batch that opens to much"],
+)
+def test_only_a_sound_small_batch_is_appended_at_once(data: bytes, tmp_path: Path) -> None:
+    writer = open_writer(tmp_path / "orders-0")
+    append(writer, batch())
+    assert leaves_to_a_thread(writer, data)
+    assert writer.append_at_once(batch(2, codec=1), leader_epoch=0).base_offset == 1
+
+
+def test_an_append_at_once_waits_for_nothing(tmp_path: Path) -> None:
+    data, late = batch(3), batch(3, at_ms=NOW_MS + 2 * HOUR_MS)
+    topic = TopicConfig(segment_ms=HOUR_MS, flush_messages=12, message_timestamp_after_max_ms=2**62)
+    writer = open_writer(tmp_path / "orders-0", topic)
+    # The first batch of an epoch is appended after the epoch is synced.
+    assert leaves_to_a_thread(writer, data)
+    append(writer, data)
+    assert writer.append_at_once(data, leader_epoch=0).last_offset == 5
+    assert leaves_to_a_thread(writer, data, 1)
+    with ThreadPoolExecutor(1) as pool, writer._lock:
+        assert pool.submit(leaves_to_a_thread, writer, data).result()
+    # A batch that needs a new segment.
+    assert leaves_to_a_thread(writer, late)
+    writer.append_at_once(data, leader_epoch=0)
+    # A batch after which the log is synced.
+    assert leaves_to_a_thread(writer, data)
+    append(writer, data)
+    assert writer.append_at_once(data, leader_epoch=0).base_offset == 12
+
+
 def test_append_time_is_set_with_its_checksum(tmp_path: Path) -> None:
     topic = TopicConfig(message_timestamp_type=TimestampType.LOG_APPEND_TIME)
     writer = open_writer(tmp_path, topic)

@@ -14,12 +14,20 @@ from tierlog import _core
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-__all__ = ["ProducerEpoch", "encode_batch", "encode_marker", "transactional_producer"]
+__all__ = [
+    "ProducerEpoch",
+    "encode_batch",
+    "encode_marker",
+    "is_one_batch",
+    "transactional_producer",
+]
 
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 # From the attributes on: all that the checksum covers before the records.
 _CHECKED = struct.Struct(">hiqqqhii")
 _HEAD = struct.Struct(">qiibI")
+# Offset and length, which the length does not count.
+_LOG_OVERHEAD = 12
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 _ABORT, _COMMIT = 0, 1
@@ -49,7 +57,7 @@ def encode_batch(
         _CHECKED.pack(attributes, count - 1, timestamp_ms, timestamp_ms, *producer, -1, count)
         + body
     )
-    size_bytes = _HEAD.size - 12 + len(checked)
+    size_bytes = _HEAD.size - _LOG_OVERHEAD + len(checked)
     return _HEAD.pack(0, size_bytes, -1, 2, _core.crc32c(checked)) + checked
 
 
@@ -72,6 +80,16 @@ def transactional_producer(data: Buffer) -> ProducerEpoch | None:
     attributes, _, _, _, producer_id, epoch, _, _ = _CHECKED.unpack_from(data, _HEAD.size)
     is_transactional = magic == 2 and bool(attributes & _TRANSACTIONAL)
     return ProducerEpoch(producer_id, epoch) if is_transactional else None
+
+
+def is_one_batch(data: Buffer) -> bool:
+    """Whether `data` is as long as the batch of magic 2 which it begins with. The batch is not
+    checked."""
+    size_bytes = memoryview(data).nbytes
+    if size_bytes < _HEAD.size + _CHECKED.size:
+        return False
+    _, length, _, magic, _ = _HEAD.unpack_from(data)
+    return bool(magic == 2 and length == size_bytes - _LOG_OVERHEAD)
 
 
 def _record(offset_delta: int, key: bytes, value: bytes | None) -> bytes:

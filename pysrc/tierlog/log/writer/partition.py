@@ -22,7 +22,7 @@ from tierlog.log.log_dir import PartitionLog
 from tierlog.log.records import MAX_DECOMPRESSED_BYTES
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
-from tierlog.log.writer.batches import ProducerEpoch
+from tierlog.log.writer.batches import ProducerEpoch, is_one_batch
 from tierlog.log.writer.cleaner import CleanedSegment, CompactionJob, rolled_facts
 from tierlog.log.writer.compaction import LogFacts, Round, plan_round
 from tierlog.log.writer.files import create_file, sync_directory, write_all
@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 __all__ = ["Appended", "PartitionWriter", "WriterOptions"]
 
 _NEVER_MS = 2**63 - 1
+# What an event loop may append itself: about a millisecond of work.
+_AT_ONCE_BYTES = 64 << 10
+_AT_ONCE_DECOMPRESSED_BYTES = 1 << 20
 _KINDS = ("log", "index", "timeindex", "txnindex")
 
 
@@ -73,6 +76,10 @@ class Appended:
     append_time_ms: int
     log_start_offset: int
     is_duplicate: bool = False
+
+
+class _MustWaitError(Exception):
+    """The append has to begin a segment or to sync a file."""
 
 
 class PartitionWriter:
@@ -250,14 +257,46 @@ class PartitionWriter:
         partition is part of its transaction. AppendRefusedError when the batches may not be
         appended, or when the partition has stopped.
         """
+        limit_bytes = self._options.max_decompressed_bytes
+        return self._append(data, leader_epoch, origin, transaction_of, limit_bytes)
+
+    def append_at_once(
+        self, data: Buffer, *, leader_epoch: int, transaction_of: ProducerEpoch | None = None
+    ) -> Appended:
+        """As `append` for one small batch, which the page cache takes at once. BlockingIOError when
+        it is not one, when it would be refused, or instead of a wait for another call or a
+        sync."""
+        if memoryview(data).nbytes > _AT_ONCE_BYTES or not is_one_batch(data):
+            raise BlockingIOError(errno.EAGAIN, f"{self.name}: not one small batch")
+        if not self._lock.acquire(blocking=False):
+            raise BlockingIOError(errno.EAGAIN, f"{self.name}: the log is changing")
+        limit_bytes = min(self._options.max_decompressed_bytes, _AT_ONCE_DECOMPRESSED_BYTES)
+        try:
+            return self._append(
+                data, leader_epoch, AppendOrigin.CLIENT, transaction_of, limit_bytes, at_once=True
+            )
+        except (_MustWaitError, AppendRefusedError) as error:
+            raise BlockingIOError(errno.EAGAIN, f"{self.name}: {error}") from None
+        finally:
+            self._lock.release()
+
+    def _append(
+        self,
+        data: Buffer,
+        leader_epoch: int,
+        origin: AppendOrigin,
+        transaction_of: ProducerEpoch | None,
+        max_decompressed_bytes: int,
+        *,
+        at_once: bool = False,
+    ) -> Appended:
         now_ms = self._clock.now_ms()
-        topic = self.topic
         checked = check_batches(
             data,
-            topic,
+            self.topic,
             now_ms,
             origin=origin,
-            max_decompressed_bytes=self._options.max_decompressed_bytes,
+            max_decompressed_bytes=max_decompressed_bytes,
         )
         if origin is AppendOrigin.CLIENT:
             _require_transaction(checked.batches, transaction_of)
@@ -275,7 +314,7 @@ class PartitionWriter:
                     is_duplicate=True,
                 )
             self._producers.check(checked.batches)
-            base_offset = self._write(checked, leader_epoch, now_ms)
+            base_offset = self._write(checked, leader_epoch, now_ms, at_once=at_once)
             return Appended(
                 base_offset=base_offset,
                 last_offset=self.log_end_offset - 1,
@@ -288,7 +327,9 @@ class PartitionWriter:
             text = f"{self.name}: leader epoch {leader_epoch} is older than {self._epochs.latest}"
             raise AppendRefusedError(Refusal.FENCED_LEADER_EPOCH, text)
 
-    def _write(self, checked: CheckedBatches, leader_epoch: int, now_ms: int) -> int:
+    def _write(
+        self, checked: CheckedBatches, leader_epoch: int, now_ms: int, *, at_once: bool
+    ) -> int:
         base_offset = self.log_end_offset
         last_offset = base_offset + checked.record_count - 1
         limits = RollLimits(
@@ -302,7 +343,12 @@ class PartitionWriter:
                 f"{checked.size_bytes} bytes exceed segment.bytes, {limits.segment_bytes}",
             )
         newest_ms = checked.max_timestamp_ms
-        if self._active.is_full(checked.size_bytes, last_offset, newest_ms, limits, now_ms):
+        is_full = self._active.is_full(checked.size_bytes, last_offset, newest_ms, limits, now_ms)
+        unflushed = self._unflushed_records + checked.record_count
+        must_flush = unflushed >= self.topic.flush_messages
+        if at_once and (is_full or must_flush or leader_epoch != self._epochs.latest):
+            raise _MustWaitError("the append syncs a file")
+        if is_full:
             self._roll(now_ms)
         self._epochs.assign(leader_epoch, base_offset)
         stamped = _core.assign_offsets(
@@ -312,10 +358,11 @@ class PartitionWriter:
             [one.max_timestamp_ms for one in checked.batches],
             checked.log_append_time,
         )
-        self._producers.learn(self._active.append(stamped))
+        self._active.append(stamped)
+        self._producers.learn_appended(checked.batches, base_offset)
         self._view = None
-        self._unflushed_records += checked.record_count
-        if self._unflushed_records >= self.topic.flush_messages:
+        self._unflushed_records = unflushed
+        if must_flush:
             self._flush()
         self._high_watermark = self.log_end_offset
         return base_offset

@@ -8,7 +8,7 @@ snapshot; both learn of every appended batch.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,7 +21,6 @@ __all__ = ["AppendedBatch", "ProducerStates"]
 
 _KEPT_BATCHES = 5
 _SEQUENCES = 2**31
-_CONTROL, _TRANSACTIONAL = 0x20, 0x10
 
 
 class AppendedBatch(NamedTuple):
@@ -128,33 +127,44 @@ class ProducerStates:
     # -- after an append
 
     def learn(self, table: BatchTable) -> None:
-        """Take in batches that the log has."""
+        """Take in batches that the log had when it was opened."""
         rows = zip(
+            table.record_count.tolist(),
+            table.size_bytes.tolist(),
+            table.max_timestamp_ms.tolist(),
             table.producer_id.tolist(),
             table.producer_epoch.tolist(),
             table.base_sequence.tolist(),
-            table.base_offset.tolist(),
-            table.last_offset.tolist(),
-            table.max_timestamp_ms.tolist(),
             table.attributes.tolist(),
-            table.record_count.tolist(),
             strict=True,
         )
-        for producer_id, epoch, sequence, base, last, newest_ms, attributes, count in rows:
-            if producer_id < 0:
-                continue
-            producer = self._producers.setdefault(producer_id, _Producer())
-            if attributes & _CONTROL and not count:
-                continue
-            producer.begin_epoch(epoch)
-            producer.newest_ms = newest_ms
-            if attributes & _CONTROL:
-                producer.txn_first_offset = -1
-                continue
-            last_sequence = (sequence + last - base) % _SEQUENCES if sequence >= 0 else -1
-            producer.batches.append(AppendedBatch(sequence, last_sequence, base, last, newest_ms))
-            if attributes & _TRANSACTIONAL and producer.txn_first_offset < 0:
-                producer.txn_first_offset = base
+        offsets = zip(table.base_offset.tolist(), table.last_offset.tolist(), strict=True)
+        for row, (base, last) in zip(rows, offsets, strict=True):
+            self._learn_one(NewBatch(*row), base, last)
+
+    def learn_appended(self, batches: Sequence[NewBatch], base_offset: int) -> None:
+        """Take in batches that were appended from `base_offset` on."""
+        for batch in batches:
+            end_offset = base_offset + batch.record_count
+            self._learn_one(batch, base_offset, end_offset - 1)
+            base_offset = end_offset
+
+    def _learn_one(self, batch: NewBatch, base: int, last: int) -> None:
+        if batch.producer_id < 0:
+            return
+        producer = self._producers.setdefault(batch.producer_id, _Producer())
+        if batch.is_control and not batch.record_count:
+            return
+        producer.begin_epoch(batch.producer_epoch)
+        producer.newest_ms = newest_ms = batch.max_timestamp_ms
+        if batch.is_control:
+            producer.txn_first_offset = -1
+            return
+        first = batch.base_sequence
+        last_sequence = (first + last - base) % _SEQUENCES if first >= 0 else -1
+        producer.batches.append(AppendedBatch(first, last_sequence, base, last, newest_ms))
+        if batch.is_transactional and producer.txn_first_offset < 0:
+            producer.txn_first_offset = base
 
     def last_records(self) -> dict[int, tuple[int | None, int]]:
         """Return the last data offset, None without one, and the epoch of each producer id."""

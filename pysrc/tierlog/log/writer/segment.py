@@ -14,6 +14,7 @@ __all__ = ["ActiveSegment", "segment_path"]
 
 OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES = 8, 12
 _INDEX_KINDS = ("index", "timeindex", "txnindex")
+_END = StopReason.END.value
 _MAX_INT32 = 2**31 - 1
 
 
@@ -112,17 +113,18 @@ class ActiveSegment:
 
     # -- writing
 
-    def append(self, data: bytes) -> BatchTable:
-        """Append checked batches, whose offsets follow, and return them as a table."""
+    def append(self, data: bytes) -> None:
+        """Append checked batches, whose offsets follow."""
         write_all(self._fds["log"], data, self.size_bytes)
-        table = BatchTable(self._indexer.push(data, self.size_bytes, False))
-        if table.stop_reason is not StopReason.END:
+        native = self._indexer.push(data, self.size_bytes, False)
+        if native.stop_reason != _END:
+            table = BatchTable(native)
             raise OSError(f"{self.log_path}: an appended batch was not accepted: {table!r}")
         self.size_bytes += len(data)
-        self.note_first_batch(table)
+        if self._first_timestamp_ms is None:
+            self.note_first_batch(BatchTable(native))
         self.write_entries()
         self._publish()
-        return table
 
     def note_first_batch(self, table: BatchTable) -> None:
         """Remember the timestamp of the first batch, which decides when the segment is rolled."""

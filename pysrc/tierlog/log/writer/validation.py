@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
+from tierlog import _core
 from tierlog.config.topic import TimestampType, TopicConfig
 from tierlog.errors import CorruptDataError
-from tierlog.log.records import decode_pieces
+from tierlog.log.records import name_size_setting
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.types import StopReason
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from tierlog.columns import RecordColumns
-
 __all__ = ["AppendOrigin", "CheckedBatches", "NewBatch", "check_batches"]
 
+_END = StopReason.END.value
 _LARGEST_SEQUENCE = 2**31 - 1
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 _TOO_LARGE = "too_large"
@@ -99,91 +96,67 @@ def check_batches(
     Batches are decompressed a few at a time, and a large one only when no other call of the process
     decompresses a large one: a small batch may open to `max_decompressed_bytes`.
     """
-    least = min(_USUAL_BYTES, max_decompressed_bytes)
+    usual_bytes = min(_USUAL_BYTES, max_decompressed_bytes)
     try:
-        return _check(data, topic, now_ms, origin, least)
+        return _check(data, topic, now_ms, origin, usual_bytes)
     except CorruptDataError as error:
-        if error.reason != _TOO_LARGE or least == max_decompressed_bytes:
-            raise _refusal(error) from error
+        if error.reason != _TOO_LARGE or usual_bytes == max_decompressed_bytes:
+            raise _refusal(error, usual_bytes) from error
     with _LARGE_BATCH:
         try:
             return _check(data, topic, now_ms, origin, max_decompressed_bytes)
         except CorruptDataError as error:
-            raise _refusal(error) from error
+            raise _refusal(error, max_decompressed_bytes) from error
 
 
 def _check(
     data: Buffer, topic: TopicConfig, now_ms: int, origin: AppendOrigin, max_decompressed_bytes: int
 ) -> CheckedBatches:
-    """See `check_batches`. CorruptDataError for batches that cannot be decoded."""
-    batches: list[NewBatch] = []
-    size_bytes = 0
-    for columns in decode_pieces(
-        data,
-        include_control=origin is not AppendOrigin.CLIENT,
-        max_decompressed_bytes=max_decompressed_bytes,
-        budget_bytes=_USUAL_BYTES,
-    ):
-        _check_stop(columns)
-        batches += _checked(columns, topic, now_ms, origin)
-        size_bytes = columns.batches.stop_position
-    if not batches:
-        raise AppendRefusedError(Refusal.INVALID_RECORD, "expected a batch, found none")
+    """See `check_batches`. Raises CorruptDataError for batches that cannot be decoded."""
+    log_append_time = topic.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    batches = []
+    for row in _decode(data, max_decompressed_bytes, origin):
+        magic, attributes, size, count, offsets, pid, epoch, sequence = row[:8]
+        is_dense, oldest_ms, newest_ms, null_keys = row[8:]
+        batch = NewBatch(count, size, now_ms, pid, epoch, sequence, attributes)
+        _check_header(batch, magic, offsets, origin, topic)
+        if not is_dense or oldest_ms is None or newest_ms is None:
+            text = "expected records with the offset deltas 0, 1, 2 ..., found others"
+            raise AppendRefusedError(Refusal.INVALID_RECORD, text)
+        if topic.is_compacted and null_keys:
+            text = "a record without a key cannot be appended to a compacted topic"
+            raise AppendRefusedError(Refusal.INVALID_RECORD, text)
+        if not log_append_time:
+            _check_timestamps(oldest_ms, newest_ms, topic, now_ms)
+            batch = batch._replace(max_timestamp_ms=newest_ms)
+        batches.append(batch)
     return CheckedBatches(
         data=data,
         batches=tuple(batches),
-        size_bytes=size_bytes,
+        size_bytes=sum(one.size_bytes for one in batches),
         record_count=sum(one.record_count for one in batches),
         max_timestamp_ms=max(one.max_timestamp_ms for one in batches),
-        log_append_time=_is_append_time(topic),
+        log_append_time=log_append_time,
     )
 
 
-def _is_append_time(topic: TopicConfig) -> bool:
-    return topic.message_timestamp_type is TimestampType.LOG_APPEND_TIME
-
-
-def _checked(
-    columns: RecordColumns, topic: TopicConfig, now_ms: int, origin: AppendOrigin
-) -> Iterator[NewBatch]:
-    if topic.is_compacted and columns.keys.null_count:
-        text = "a record without a key cannot be appended to a compacted topic"
-        raise AppendRefusedError(Refusal.INVALID_RECORD, text)
-    table = columns.batches
-    starts = columns.batch_starts.tolist()
-    rows = zip(
-        table.base_offset.tolist(),
-        table.last_offset.tolist(),
-        table.record_count.tolist(),
-        table.size_bytes.tolist(),
-        table.producer_id.tolist(),
-        table.producer_epoch.tolist(),
-        table.base_sequence.tolist(),
-        table.attributes.tolist(),
-        table.magic.tolist(),
-        strict=True,
+def _decode(
+    data: Buffer, max_decompressed_bytes: int, origin: AppendOrigin
+) -> list[_core._NewBatch]:
+    rows, stop_reason, position, found = _core.check_new_batches(
+        data, origin is not AppendOrigin.CLIENT, max_decompressed_bytes, _USUAL_BYTES
     )
-    for row, (base, last, count, size, pid, epoch, sequence, attributes, magic) in enumerate(rows):
-        batch = NewBatch(count, size, -1, pid, epoch, sequence, attributes)
-        _check_header(batch, magic, last - base + 1, origin, topic)
-        first, end = starts[row], starts[row + 1]
-        _check_offsets(columns.offset[first:end], base, count)
-        if _is_append_time(topic):
-            newest_ms = now_ms
-        else:
-            newest_ms = _largest_timestamp(columns.timestamp_ms[first:end], topic, now_ms)
-        yield batch._replace(max_timestamp_ms=newest_ms)
+    if stop_reason != _END:
+        text = f"expected whole batches, found {stop_reason} at byte {position}: {found}"
+        raise AppendRefusedError(Refusal.CORRUPT_MESSAGE, text)
+    if not rows:
+        raise AppendRefusedError(Refusal.INVALID_RECORD, "expected a batch, found none")
+    return rows
 
 
-def _check_stop(columns: RecordColumns) -> None:
-    table = columns.batches
-    if table.stop_reason not in (StopReason.END, StopReason.MEMORY_BUDGET):
-        found = f"{table.stop_reason.value} at byte {table.stop_position}: {table.stop_found}"
-        raise AppendRefusedError(Refusal.CORRUPT_MESSAGE, f"expected whole batches, found {found}")
-
-
-def _refusal(error: CorruptDataError) -> AppendRefusedError:
-    return AppendRefusedError(_CODES.get(error.reason, Refusal.CORRUPT_MESSAGE), str(error))
+def _refusal(error: CorruptDataError, max_decompressed_bytes: int) -> AppendRefusedError:
+    code = _CODES.get(error.reason, Refusal.CORRUPT_MESSAGE)
+    return AppendRefusedError(code, str(name_size_setting(error, max_decompressed_bytes)))
 
 
 def _check_header(
@@ -215,16 +188,7 @@ def _check_header(
         )
 
 
-def _check_offsets(offset: np.ndarray[tuple[int], np.dtype[np.int64]], base: int, n: int) -> None:
-    if len(offset) != n or not np.array_equal(offset, np.arange(base, base + n)):
-        text = "expected records with the offset deltas 0, 1, 2 ..., found others"
-        raise AppendRefusedError(Refusal.INVALID_RECORD, text)
-
-
-def _largest_timestamp(
-    timestamps_ms: np.ndarray[tuple[int], np.dtype[np.int64]], topic: TopicConfig, now_ms: int
-) -> int:
-    largest, smallest = int(timestamps_ms.max()), int(timestamps_ms.min())
+def _check_timestamps(smallest: int, largest: int, topic: TopicConfig, now_ms: int) -> None:
     for found, limit, name in (
         (now_ms - smallest, topic.message_timestamp_before_max_ms, "before"),
         (largest - now_ms, topic.message_timestamp_after_max_ms, "after"),
@@ -236,4 +200,3 @@ def _largest_timestamp(
                 f"a timestamp lies {found} ms {name} the time of the node, {now_ms}; "
                 f"message.timestamp.{name}.max.ms is {limit}",
             )
-    return largest

@@ -10,12 +10,14 @@ batch itself makes the partition part of it (KIP-890).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
 from tierlog.errors import TierlogError
 from tierlog.log.writer.batches import ProducerEpoch, transactional_producer
+from tierlog.log.writer.partition import Appended
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.node.connection import Client
 from tierlog.node.error_codes import READ_ONLY, ErrorCode, error_code_of
@@ -57,9 +59,9 @@ _Partition = _Topic.PartitionProduceResponse
 async def handle(node: Node, request: Any, client: Client) -> Any:
     """Append the records of each partition; None, so no answer, when the client wants none."""
     wanted = [(topic, one) for topic in request.topic_data for one in topic.partition_data]
-    answers = iter(
-        await asyncio.gather(*(_append(node, request, topic, one) for topic, one in wanted))
-    )
+    appends = [_append(node, request, topic, one) for topic, one in wanted]
+    # Tasks would take longer than the append of a small batch.
+    answers = iter([await appends[0]] if len(appends) == 1 else await asyncio.gather(*appends))
     topics = [
         _Topic(
             name=topic.name,
@@ -84,7 +86,7 @@ async def _append(node: Node, request: Any, topic: Any, asked: Any) -> Any:
         return _refuse(asked, ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1")
     producer = transactional_producer(asked.records or b"")
     if producer is None:
-        return await asyncio.to_thread(_append_here, node, found.stored_as, asked)
+        return await _append_to_log(node, found.stored_as, asked)
     return await _append_in_transaction(node, request, found.stored_as, asked, producer)
 
 
@@ -97,7 +99,7 @@ async def _append_in_transaction(
         return _refuse(asked, code, "a transactional batch needs a transactional id")
 
     async def append() -> Any:
-        return await asyncio.to_thread(_append_here, node, at, asked, producer)
+        return await _append_to_log(node, at, asked, producer)
 
     try:
         return await node.transactions.append(
@@ -113,15 +115,33 @@ async def _append_in_transaction(
         return _refuse(asked, _RETRIED.get(code, code), error.text)
 
 
-def _append_here(
+async def _append_to_log(
+    node: Node, at: TopicIdPartition, asked: Any, transaction_of: ProducerEpoch | None = None
+) -> Any:
+    """Append here when that takes no time, else in a thread."""
+    assert node.local is not None
+    records = bytes(asked.records or b"")
+    try:
+        return _answer_append(node, node.local.append_at_once, at, asked, records, transaction_of)
+    except BlockingIOError:
+        append = node.local.append
+        return await asyncio.to_thread(
+            _answer_append, node, append, at, asked, records, transaction_of
+        )
+
+
+def _answer_append(
     node: Node,
+    append: Callable[[TopicIdPartition, bytes, ProducerEpoch | None], Appended],
     partition: TopicIdPartition,
     asked: Any,
-    transaction_of: ProducerEpoch | None = None,
+    records: bytes,
+    transaction_of: ProducerEpoch | None,
 ) -> Any:
-    assert node.local is not None
     try:
-        appended = node.local.append(partition, bytes(asked.records or b""), transaction_of)
+        appended = append(partition, records, transaction_of)
+    except BlockingIOError:
+        raise
     except AppendRefusedError as error:
         answer = _refuse(asked, int(error.code), error.text)
         if error.code in _BY_CONTENT and (view := node.cluster.view(partition)) is not None:

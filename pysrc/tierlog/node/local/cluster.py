@@ -1,12 +1,14 @@
 """A cluster of one node, which keeps its topics itself.
 
 The only door of handlers to logs: they ask for a `ClusterView`, and call the methods of
-`LocalTopics`. All calls but `cluster_view` and `view` block; the event loop makes them in threads.
+`LocalTopics`. All calls but `cluster_view`, `view` and those ``_at_once`` block; the event loop
+makes them in threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -25,6 +27,7 @@ from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.log.writer.validation import AppendOrigin
 from tierlog.metrics import RemoteLogMetrics
 from tierlog.node.cluster_view import ClusterView, LogDirView, PartitionView, TopicView
+from tierlog.node.local.disk_pace import DiskPace
 from tierlog.node.local.tiering import LeaderLog, NodeTier, open_tier
 from tierlog.node.local.topics import StoredTopic, TopicStore
 from tierlog.node.settings import NodeSettings, SettingChange, change_settings
@@ -68,6 +71,7 @@ class LocalCluster:
         self._clock = clock
         # Logs whose last round of compaction ended with an error, and which error.
         self._uncompacted: dict[str, str] = {}
+        self._disk = DiskPace(clock)
         self._lock = threading.RLock()
         self._store = TopicStore(os.path.join(data_dir, STATE, _TOPICS_FILE))
         self.cluster_id = self._store.cluster_id
@@ -419,6 +423,25 @@ class LocalCluster:
         _require_public(partition.topic)
         writer, _, leader_epoch = self._partitions[partition]
         appended = writer.append(records, leader_epoch=leader_epoch, transaction_of=transaction_of)
+        if not appended.is_duplicate:
+            self.on_append(partition)
+        return appended
+
+    def append_at_once(
+        self,
+        partition: TopicIdPartition,
+        records: bytes,
+        transaction_of: ProducerEpoch | None = None,
+    ) -> Appended:
+        """As `append`, but BlockingIOError when an event loop should not make the call itself."""
+        _require_public(partition.topic)
+        if not self._disk.is_quick:
+            raise BlockingIOError(errno.EAGAIN, "the disk was slow lately")
+        writer, _, leader_epoch = self._partitions[partition]
+        with self._disk.timed():
+            appended = writer.append_at_once(
+                records, leader_epoch=leader_epoch, transaction_of=transaction_of
+            )
         if not appended.is_duplicate:
             self.on_append(partition)
         return appended

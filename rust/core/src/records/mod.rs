@@ -5,6 +5,7 @@
 //! with its byte position. Only a tail that is cut off or is all zeros is not an error. The decode
 //! then ends before the tail and reports it.
 
+pub mod appended;
 pub mod binary;
 pub(crate) mod careful;
 pub mod columns;
