@@ -23,6 +23,10 @@ from tests.node.nodes import NodeProcess, running_node
 pytestmark = pytest.mark.integration
 
 
+# What the broker of these tests is started with.
+SAME_AS_BROKER = {"log.cleaner.dedupe.buffer.size": 4 << 20}
+
+
 class Both(NamedTuple):
     """A broker and a node, each with tiered storage, and a connection to each."""
 
@@ -37,7 +41,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
     store = (root / "store").as_uri()
     with (
         KafkaBroker(root / "kafka", tiered_dir=root / "tier") as broker,
-        running_node(root / "node", store=store) as process,
+        running_node(root / "node", SAME_AS_BROKER, store=store) as process,
         AdminWire(broker.bootstrap_servers) as kafka,
         AdminWire(process.bootstrap_servers) as node,
     ):

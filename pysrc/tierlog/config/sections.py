@@ -429,6 +429,7 @@ class LogConfig(Section):
         128 << 20,
         "Most memory that compaction takes for the keys of a log, in a node with topics of its "
         "own. A log with more keys is compacted in several rounds.",
+        dynamic=True,
     )
     segment_bytes: int = setting(
         "log.segment.bytes",
