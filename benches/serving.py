@@ -16,6 +16,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.producer import ProduceRequest
 
 from tests.kafka_tools import KafkaBroker, wait_until
@@ -25,7 +26,8 @@ from tierlog import scan_segment
 
 from .frame import Timed
 
-TOPIC = "bench"
+# Answers to producers are read by the length of the name.
+TOPIC, OTHER_TOPIC = "bench", "other"
 ROOT = Path(__file__).parents[1]
 # Requests that are sent before their answers are read.
 PIPELINED = 20
@@ -67,32 +69,36 @@ def batches_of(segment: Path, size_bytes: int) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(borders) if end <= size_bytes]
 
 
-def create_topic(bootstrap: str, **settings: object) -> None:
-    """Create the bench's topic; a dot in the name of a setting is written as two underscores."""
-    config = {key.replace("__", "."): str(value) for key, value in settings.items()}
+def create_topic(
+    bootstrap: str, name: str = TOPIC, settings: Mapping[str, object] | None = None
+) -> None:
+    """Create a topic of one partition."""
+    config = {key: str(value).lower() for key, value in (settings or {}).items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"} | config)
+    topic = NewTopic(name, 1, 1, config={"retention.ms": "-1"} | config)
     while True:
         try:
-            admin.create_topics([topic])[TOPIC].result(WAIT_S)
+            admin.create_topics([topic])[name].result(WAIT_S)
             break
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
     # A broker answers before it leads the partition.
-    wait_until(lambda: is_led(admin), WAIT_S, what="a leader")
+    wait_until(lambda: is_led(admin, name), WAIT_S, what="a leader")
 
 
-def is_led(admin: AdminClient) -> bool:
+def is_led(admin: AdminClient, name: str) -> bool:
     """Whether the topic's end can be asked of its leader."""
-    (found,) = admin.list_offsets({TopicPartition(TOPIC, 0): OffsetSpec.latest()}).values()
+    (found,) = admin.list_offsets({TopicPartition(name, 0): OffsetSpec.latest()}).values()
     try:
         return bool(found.result(WAIT_S).offset == 0)
     except KafkaException:
         return False
 
 
-def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINED) -> list[float]:
+def write(
+    server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINED, topic: str = TOPIC
+) -> list[float]:
     """Append batches in one request each, some before the first answer, and return the seconds that
     each group took."""
     took = []
@@ -101,7 +107,7 @@ def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINE
             group = batches[start : start + pipelined]
             began = time.perf_counter()
             for batch in group:
-                client.request(produce_request(batch), PRODUCE_VERSION)
+                client.request(produce_request(batch, topic), PRODUCE_VERSION)
             errors = [produce_error(client.read_frame()) for _ in group]
             took.append(time.perf_counter() - began)
             if any(errors):
@@ -109,7 +115,7 @@ def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINE
     return took
 
 
-def produce_request(batch: bytes) -> Any:
+def produce_request(batch: bytes, name: str = TOPIC) -> Any:
     """Return a request with one batch and acks of all. As Kafka wants it, the batch says offset 0,
     which no checksum covers."""
     topic: Any = ProduceRequest.TopicProduceData
@@ -118,7 +124,7 @@ def produce_request(batch: bytes) -> Any:
         transactional_id=None,
         acks=-1,
         timeout_ms=30_000,
-        topic_data=[topic(name=TOPIC, partition_data=[data])],
+        topic_data=[topic(name=name, partition_data=[data])],
     )
 
 
@@ -189,3 +195,27 @@ def kafka(stack: ExitStack, folder: Path, *, tiered: bool = False) -> Served:
     broker = stack.enter_context(KafkaBroker(folder / "kafka", tiered_dir=tier))
     assert broker.pid is not None
     return Served(bootstrap=broker.bootstrap_servers, pid=broker.pid)
+
+
+def fetch_request(offset: int, max_bytes: int) -> Any:
+    """Return a request for the records of the bench's topic from an offset on."""
+    topic: Any = FetchRequest.FetchTopic
+    partition = topic.FetchPartition(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        log_start_offset=-1,
+        partition_max_bytes=max_bytes,
+    )
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=10_000,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic(topic=TOPIC, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
