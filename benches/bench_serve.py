@@ -22,8 +22,10 @@ from tests.remote.s3_server import S3_SERVERS, running_s3_server
 
 from .big_bucket import BucketStart, start_on_bucket
 from .corpus import FIRST_TIMESTAMP_MS
+from .first_bytes import ROUND_TRIP_MS, first_byte_beyond_ms
 from .frame import Bench, Benchmark, Case, Limit, Sides, Timed, run_side
 from .serving import (
+    OTHER_TOPIC,
     WAIT_S,
     Served,
     batches_of,
@@ -49,6 +51,11 @@ ROUNDS = 7
 WARMUP_S = 8.0
 CONNECTIONS = 1_000
 LATENCIES = 2_000
+# A short window, so that copies go on for as long as the requests do.
+COPY_QUOTA = {
+    "remote.log.manager.copy.max.bytes.per.second": MIB,
+    "remote.log.manager.copy.quota.window.num": 2,
+}
 TIERING = {"remote.log.manager.task.interval.ms": 200, "tierlog.retention.max.deleted.ratio": 1}
 
 
@@ -60,6 +67,8 @@ def items(bench: Bench) -> Sequence[Case | Limit]:
         cold(bench, "S3"),
         produce(bench),
         produce_p99(bench),
+        produce_beside_copies(bench),
+        first_cold_bytes(bench),
         idle_connections(bench),
         *big_bucket(bench),
     ]
@@ -134,13 +143,13 @@ def cold(bench: Bench, kind: str) -> Case:
         ours = node(stack, folder, TIERING, store=store)
         peer = kafka(stack, folder, tiered=True)
         for one, logs in ((ours, folder / "data" / "logs"), (peer, folder / "kafka" / "disk1")):
-            create_topic(
-                one.bootstrap,
-                remote__storage__enable="true",
-                local__retention__bytes=1,
-                segment__bytes=MIB if bench.corpora.quick else SEGMENT_BYTES,
-                file__delete__delay__ms=0,
-            )
+            settings = {
+                "remote.storage.enable": True,
+                "local.retention.bytes": 1,
+                "segment.bytes": MIB if bench.corpora.quick else SEGMENT_BYTES,
+                "file.delete.delay.ms": 0,
+            }
+            create_topic(one.bootstrap, settings=settings)
             write(one, batches)
             wait_until_tiered(logs / "bench-0")
         records = RECORDS_OF_BATCH * len(batches)
@@ -185,13 +194,17 @@ def written(bench: Bench, stack: ExitStack) -> tuple[Served, Served, list[bytes]
     ours, peer = node(stack, folder), kafka(stack, folder)
     for one in (ours, peer):
         create_topic(one.bootstrap)
-    # A batch without a producer id may be written several times.
+    batch = batch_of_zeros()
+    return ours, peer, [batch] * ((1 if bench.corpora.quick else 16) * MIB // len(batch))
+
+
+def batch_of_zeros() -> bytes:
+    """Return a batch that may be written again and again: it has no producer id."""
     records = [
         Record(offset=row, timestamp_ms=FIRST_TIMESTAMP_MS, key=None, value=bytes(1024))
         for row in range(RECORDS_OF_BATCH)
     ]
-    batch = build.batch(records)
-    return ours, peer, [batch] * ((1 if bench.corpora.quick else 16) * MIB // len(batch))
+    return build.batch(records)
 
 
 def produce(bench: Bench) -> Case:
@@ -245,6 +258,62 @@ def produce_p99(bench: Bench) -> Limit:
         shape="15 records of 1 KB, of Kafka's",
         unit="x",
         at_most=1.5,
+        measure=measure,
+    )
+
+
+def produce_beside_copies(bench: Bench) -> Limit:
+    """Return the p99 of one request at a time while another topic is copied to the store under a
+    quota, over the same without copies."""
+    count = 50 if bench.corpora.quick else LATENCIES
+    copied = (4 if bench.corpora.quick else 32) * MIB
+
+    def measure() -> float:
+        with ExitStack() as stack:
+            folder = folder_of(stack, bench)
+            store = folder / "store"
+            server = node(stack, folder, TIERING | COPY_QUOTA, store=store.as_uri())
+            create_topic(server.bootstrap)
+            batch = batch_of_zeros()
+
+            def p99() -> float:
+                return sorted(write(server, [batch] * count, pipelined=1))[int(0.99 * count)]
+
+            p99()
+            alone = statistics.median(p99() for _ in range(3))
+            settings = {"remote.storage.enable": True, "internal.segment.bytes": MIB}
+            create_topic(server.bootstrap, OTHER_TOPIC, settings)
+            write(server, [batch] * (copied // len(batch)), topic=OTHER_TOPIC)
+            copies = f"{OTHER_TOPIC}-*/0/*.indexes"
+            wait_until(lambda: any(store.glob(copies)), WAIT_S, what="a copy")
+            beside = statistics.median(p99() for _ in range(3))
+            if len(list(store.glob(copies))) >= copied // MIB - 1:
+                raise RuntimeError("the copies ended before the requests did")
+            return beside / alone
+
+    return Limit(
+        operation="produce while segments are copied under a quota, p99 of a request",
+        shape="15 records of 1 KB, of the same without copies",
+        unit="x",
+        at_most=1.2,
+        measure=measure,
+    )
+
+
+def first_cold_bytes(bench: Bench) -> Limit:
+    """Return the p99 of the first byte of a cold read with a warm index, over one round trip to the
+    store: the node's own share."""
+    count = 20 if bench.corpora.quick else 300
+
+    def measure() -> float:
+        with ExitStack() as stack:
+            return first_byte_beyond_ms(folder_of(stack, bench), batch_of_zeros(), count)
+
+    return Limit(
+        operation="first byte of a cold read, p99 beyond one round trip to the store",
+        shape=f"a store that takes {ROUND_TRIP_MS} ms, warm index",
+        unit="ms",
+        at_most=1,
         measure=measure,
     )
 

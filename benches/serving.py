@@ -16,6 +16,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.producer import ProduceRequest
 
 from tests.kafka_tools import KafkaBroker, wait_until
@@ -25,7 +26,8 @@ from tierlog import scan_segment
 
 from .frame import Timed
 
-TOPIC = "bench"
+# Answers to producers are read by the length of the name.
+TOPIC, OTHER_TOPIC = "bench", "other"
 ROOT = Path(__file__).parents[1]
 # Requests that are sent before their answers are read.
 PIPELINED = 20
@@ -67,41 +69,45 @@ def batches_of(segment: Path, size_bytes: int) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(borders) if end <= size_bytes]
 
 
-def create_topic(bootstrap: str, **settings: object) -> None:
-    """Create the topic of the bench. Two underscores in the name of a setting stand for a dot."""
-    config = {key.replace("__", "."): str(value) for key, value in settings.items()}
+def create_topic(
+    bootstrap: str, name: str = TOPIC, settings: Mapping[str, object] | None = None
+) -> None:
+    """Create a topic of one partition."""
+    config = {key: str(value).lower() for key, value in (settings or {}).items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    topic = NewTopic(TOPIC, 1, 1, config={"retention.ms": "-1"} | config)
+    topic = NewTopic(name, 1, 1, config={"retention.ms": "-1"} | config)
     while True:
         try:
-            admin.create_topics([topic])[TOPIC].result(WAIT_S)
+            admin.create_topics([topic])[name].result(WAIT_S)
             break
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
-    # A broker may answer before it leads the partition.
-    wait_until(lambda: is_led(admin), WAIT_S, what="a leader")
+    # A broker answers before it leads the partition.
+    wait_until(lambda: is_led(admin, name), WAIT_S, what="a leader")
 
 
-def is_led(admin: AdminClient) -> bool:
-    """Return whether the leader of the topic answers a request for its end."""
-    (found,) = admin.list_offsets({TopicPartition(TOPIC, 0): OffsetSpec.latest()}).values()
+def is_led(admin: AdminClient, name: str) -> bool:
+    """Whether the topic's end can be asked of its leader."""
+    (found,) = admin.list_offsets({TopicPartition(name, 0): OffsetSpec.latest()}).values()
     try:
         return bool(found.result(WAIT_S).offset == 0)
     except KafkaException:
         return False
 
 
-def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINED) -> list[float]:
-    """Append batches, one per request. ``pipelined`` requests are sent before the first answer is
-    read. Return the seconds of each such group."""
+def write(
+    server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINED, topic: str = TOPIC
+) -> list[float]:
+    """Append batches in one request each, some before the first answer, and return the seconds that
+    each group took."""
     took = []
     with RawClient(server.address) as client:
         for start in range(0, len(batches), pipelined):
             group = batches[start : start + pipelined]
             began = time.perf_counter()
             for batch in group:
-                client.request(produce_request(batch), PRODUCE_VERSION)
+                client.request(produce_request(batch, topic), PRODUCE_VERSION)
             errors = [produce_error(client.read_frame()) for _ in group]
             took.append(time.perf_counter() - began)
             if any(errors):
@@ -109,16 +115,16 @@ def write(server: Served, batches: Sequence[bytes], *, pipelined: int = PIPELINE
     return took
 
 
-def produce_request(batch: bytes) -> Any:
-    """Return a request with one batch and acks=all. The offset of the batch is set to 0, as Kafka
-    requires. No checksum covers the offset."""
+def produce_request(batch: bytes, name: str = TOPIC) -> Any:
+    """Return a request with one batch and acks of all. As Kafka wants it, the batch says offset 0,
+    which no checksum covers."""
     topic: Any = ProduceRequest.TopicProduceData
     data = topic.PartitionProduceData(index=0, records=bytes(8) + batch[8:])
     return ProduceRequest(
         transactional_id=None,
         acks=-1,
         timeout_ms=30_000,
-        topic_data=[topic(name=TOPIC, partition_data=[data])],
+        topic_data=[topic(name=name, partition_data=[data])],
     )
 
 
@@ -189,3 +195,27 @@ def kafka(stack: ExitStack, folder: Path, *, tiered: bool = False) -> Served:
     broker = stack.enter_context(KafkaBroker(folder / "kafka", tiered_dir=tier))
     assert broker.pid is not None
     return Served(bootstrap=broker.bootstrap_servers, pid=broker.pid)
+
+
+def fetch_request(offset: int, max_bytes: int) -> Any:
+    """Return a request for the records of the bench's topic from an offset on."""
+    topic: Any = FetchRequest.FetchTopic
+    partition = topic.FetchPartition(
+        partition=0,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        log_start_offset=-1,
+        partition_max_bytes=max_bytes,
+    )
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=10_000,
+        min_bytes=1,
+        max_bytes=max_bytes,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic(topic=TOPIC, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )

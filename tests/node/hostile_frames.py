@@ -23,7 +23,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
 from tests.batch_bombs import header_bomb, value_bomb
-from tests.node.test_decoder import REQUESTS, made_struct
+from tests.node.made_requests import REQUESTS, made_struct
 from tests.oracle import build
 from tests.oracle.model import Record
 
