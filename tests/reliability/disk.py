@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ERRORS", "SHORT", "Call", "Change", "DiskWatch", "paused", "run_preloaded"]
+__all__ = [
+    "ERRORS",
+    "SHORT",
+    "Call",
+    "Change",
+    "DiskWatch",
+    "break_disk",
+    "build_library",
+    "paused",
+    "run_preloaded",
+]
 
 SOURCE = Path(__file__).with_name("disk_calls.c")
 _LOADED = "TIERLOG_TEST_DISK_CALLS"
@@ -34,13 +44,24 @@ def run_preloaded(module: str, arguments: Sequence[str]) -> int | None:
         del os.environ["LD_PRELOAD"], os.environ[_LOADED]
         return None
     with tempfile.TemporaryDirectory(prefix="tierlog-disk-") as folder:
-        built = Path(folder) / "disk_calls.so"
-        command = ["cc", "-shared", "-fPIC", "-O1", str(SOURCE), "-o", str(built), "-ldl"]
-        subprocess.run(command, check=True)
+        built = build_library(Path(folder))
         environment = {**os.environ, "LD_PRELOAD": str(built), _LOADED: "1"}
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.run(command, env=environment, check=False).returncode
+
+
+def build_library(folder: Path) -> Path:
+    """Build the library in `folder`, for a process that has it in ``LD_PRELOAD``."""
+    built = folder / "disk_calls.so"
+    command = ["cc", "-shared", "-fPIC", "-O1", str(SOURCE), "-o", str(built), "-ldl"]
+    subprocess.run(command, check=True)
+    return built
+
+
+def break_disk(folder: str, call: str, error: str) -> None:
+    """Let every `call` of this process below `folder` fail with `error` from now on."""
+    _library().disk_break(os.fsencode(folder), call.encode(), ERRORS[error])
 
 
 @cache
@@ -48,6 +69,7 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
     text, number = ctypes.c_char_p, ctypes.c_int
     library.disk_watch.argtypes = [text, number, number, ctypes.c_long, number]
+    library.disk_break.argtypes = [text, text, number]
     return library
 
 

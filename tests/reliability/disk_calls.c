@@ -27,6 +27,8 @@ static char root[PATH_MAX];
 static size_t root_length;
 static int is_watching, calls_file = -1, changes_file = -1, failing_error, was_struck;
 static long call_count, failing_call;
+/* Every call of this name fails, if there is one. */
+static char failing_name[16];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread int pauses;
 
@@ -46,9 +48,18 @@ void disk_watch(const char *folder, int calls, int changes, long number, int err
     is_watching = 1;
 }
 
+/* From now on every call of that name ("write", "sync") below `folder` fails with `error`. */
+void disk_break(const char *folder, const char *name, int error) {
+    pthread_mutex_lock(&lock);
+    disk_watch(folder, -1, -1, 0, error);
+    snprintf(failing_name, sizeof failing_name, "%s", name);
+    pthread_mutex_unlock(&lock);
+}
+
 /* Stops it; returns whether the call that was to fail was made. */
 int disk_stop(void) {
     is_watching = 0;
+    failing_name[0] = '\0';
     return was_struck;
 }
 
@@ -119,7 +130,7 @@ static int enter(const char *call, char *path, int folder, const char *name) {
             int size = snprintf(line, sizeof line, "%s\t%s\n", call, relative(path));
             put(calls_file, line, (size_t)size);
         }
-        if (++call_count == failing_call) {
+        if (++call_count == failing_call || strcmp(call, failing_name) == 0) {
             was_struck = 1;
             answer = failing_error == SHORT ? CUT : FAIL;
         }

@@ -41,7 +41,8 @@ class ByteBudget:
             if turn.done() and not turn.cancelled():
                 self.release(size_bytes)
             else:
-                self._waiting.remove(waiting)
+                if waiting in self._waiting:
+                    self._waiting.remove(waiting)
                 self._admit()
             raise
         return size_bytes
@@ -54,6 +55,10 @@ class ByteBudget:
     def _admit(self) -> None:
         while self._waiting:
             size_bytes, turn = self._waiting[0]
+            if turn.cancelled():
+                # Its caller was cancelled and has not run since.
+                self._waiting.popleft()
+                continue
             if self.held_bytes + size_bytes > self.total_bytes:
                 return
             self._waiting.popleft()

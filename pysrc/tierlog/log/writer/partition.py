@@ -130,6 +130,7 @@ class PartitionWriter:
     def _take(self, opened: OpenedLog) -> None:
         self._segments = list(opened.rolled)
         self._active = opened.active
+        self._high_watermark = opened.active.end_offset
         self._indexer = opened.indexer
         self._producers = opened.producers
         self._epochs = opened.epochs
@@ -151,8 +152,10 @@ class PartitionWriter:
 
     @property
     def high_watermark(self) -> int:
-        """Consumers read below it. There are no other replicas, so it is the end of the log."""
-        return self._active.end_offset
+        """Consumers read below it: the end of the records that may be acknowledged. There are no
+        other replicas. Records whose sync failed lie above it, since the next start may lose them.
+        """
+        return self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
@@ -302,6 +305,7 @@ class PartitionWriter:
         self._unflushed_records += checked.record_count
         if self._unflushed_records >= self.topic.flush_messages:
             self._flush()
+        self._high_watermark = self.log_end_offset
         return base_offset
 
     # -- segments

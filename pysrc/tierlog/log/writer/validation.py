@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,7 +12,7 @@ import numpy as np
 
 from tierlog.config.topic import TimestampType, TopicConfig
 from tierlog.errors import CorruptDataError
-from tierlog.log.records import decode_records
+from tierlog.log.records import decode_pieces
 from tierlog.log.writer.refusal import AppendRefusedError, Refusal
 from tierlog.types import StopReason
 
@@ -23,12 +25,16 @@ __all__ = ["AppendOrigin", "CheckedBatches", "NewBatch", "check_batches"]
 
 _LARGEST_SEQUENCE = 2**31 - 1
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
+_TOO_LARGE = "too_large"
 _CODES = {
     "bad_record": Refusal.INVALID_RECORD,
     "bad_compression": Refusal.INVALID_RECORD,
     "offset_order": Refusal.INVALID_RECORD,
-    "too_large": Refusal.MESSAGE_TOO_LARGE,
+    _TOO_LARGE: Refusal.MESSAGE_TOO_LARGE,
 }
+# More than nearly all batches open to. What opens to more is decompressed alone.
+_USUAL_BYTES = 2 << 20
+_LARGE_BATCH = threading.Lock()
 
 
 class AppendOrigin(Enum):
@@ -89,10 +95,58 @@ def check_batches(
 
     Every checksum and every record is checked. With append time, `now_ms` is the timestamp of all
     records; otherwise the header gets the largest timestamp that the records have.
+
+    Batches are decompressed a few at a time, and a large one only when no other call of the process
+    decompresses a large one: a small batch may open to `max_decompressed_bytes`.
     """
-    columns = _decode(data, max_decompressed_bytes, origin)
+    least = min(_USUAL_BYTES, max_decompressed_bytes)
+    try:
+        return _check(data, topic, now_ms, origin, least)
+    except CorruptDataError as error:
+        if error.reason != _TOO_LARGE or least == max_decompressed_bytes:
+            raise _refusal(error) from error
+    with _LARGE_BATCH:
+        try:
+            return _check(data, topic, now_ms, origin, max_decompressed_bytes)
+        except CorruptDataError as error:
+            raise _refusal(error) from error
+
+
+def _check(
+    data: Buffer, topic: TopicConfig, now_ms: int, origin: AppendOrigin, max_decompressed_bytes: int
+) -> CheckedBatches:
+    """See `check_batches`. CorruptDataError for batches that cannot be decoded."""
+    batches: list[NewBatch] = []
+    size_bytes = 0
+    for columns in decode_pieces(
+        data,
+        include_control=origin is not AppendOrigin.CLIENT,
+        max_decompressed_bytes=max_decompressed_bytes,
+        budget_bytes=_USUAL_BYTES,
+    ):
+        _check_stop(columns)
+        batches += _checked(columns, topic, now_ms, origin)
+        size_bytes = columns.batches.stop_position
+    if not batches:
+        raise AppendRefusedError(Refusal.INVALID_RECORD, "expected a batch, found none")
+    return CheckedBatches(
+        data=data,
+        batches=tuple(batches),
+        size_bytes=size_bytes,
+        record_count=sum(one.record_count for one in batches),
+        max_timestamp_ms=max(one.max_timestamp_ms for one in batches),
+        log_append_time=_is_append_time(topic),
+    )
+
+
+def _is_append_time(topic: TopicConfig) -> bool:
+    return topic.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def _checked(
+    columns: RecordColumns, topic: TopicConfig, now_ms: int, origin: AppendOrigin
+) -> Iterator[NewBatch]:
     table = columns.batches
-    log_append_time = topic.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     starts = columns.batch_starts.tolist()
     rows = zip(
         table.base_offset.tolist(),
@@ -106,44 +160,27 @@ def check_batches(
         table.magic.tolist(),
         strict=True,
     )
-    batches = []
     for row, (base, last, count, size, pid, epoch, sequence, attributes, magic) in enumerate(rows):
         batch = NewBatch(count, size, -1, pid, epoch, sequence, attributes)
         _check_header(batch, magic, last - base + 1, origin, topic)
         first, end = starts[row], starts[row + 1]
         _check_offsets(columns.offset[first:end], base, count)
-        if log_append_time:
+        if _is_append_time(topic):
             newest_ms = now_ms
         else:
             newest_ms = _largest_timestamp(columns.timestamp_ms[first:end], topic, now_ms)
-        batches.append(batch._replace(max_timestamp_ms=newest_ms))
-    return CheckedBatches(
-        data=data,
-        batches=tuple(batches),
-        size_bytes=table.stop_position,
-        record_count=sum(one.record_count for one in batches),
-        max_timestamp_ms=max(one.max_timestamp_ms for one in batches),
-        log_append_time=log_append_time,
-    )
+        yield batch._replace(max_timestamp_ms=newest_ms)
 
 
-def _decode(data: Buffer, max_decompressed_bytes: int, origin: AppendOrigin) -> RecordColumns:
-    try:
-        columns = decode_records(
-            data,
-            include_control=origin is not AppendOrigin.CLIENT,
-            max_decompressed_bytes=max_decompressed_bytes,
-        )
-    except CorruptDataError as error:
-        code = _CODES.get(error.reason, Refusal.CORRUPT_MESSAGE)
-        raise AppendRefusedError(code, str(error)) from error
+def _check_stop(columns: RecordColumns) -> None:
     table = columns.batches
-    if table.stop_reason is not StopReason.END:
+    if table.stop_reason not in (StopReason.END, StopReason.MEMORY_BUDGET):
         found = f"{table.stop_reason.value} at byte {table.stop_position}: {table.stop_found}"
         raise AppendRefusedError(Refusal.CORRUPT_MESSAGE, f"expected whole batches, found {found}")
-    if not len(table):
-        raise AppendRefusedError(Refusal.INVALID_RECORD, "expected a batch, found none")
-    return columns
+
+
+def _refusal(error: CorruptDataError) -> AppendRefusedError:
+    return AppendRefusedError(_CODES.get(error.reason, Refusal.CORRUPT_MESSAGE), str(error))
 
 
 def _check_header(

@@ -181,7 +181,7 @@ class LocalCluster:
             return None
         writer, _, leader_epoch = found
         # A listing after the offsets has all segments below them.
-        end = writer.log_end_offset
+        high_watermark, end = writer.high_watermark, writer.log_end_offset
         stable = writer.last_stable_offset
         log = look(writer)
         start = log.log_start_offset or 0
@@ -189,8 +189,8 @@ class LocalCluster:
             log=log,
             log_start_offset=start,
             local_log_start_offset=max(start, log.segments[0].base_offset),
-            high_watermark=end,
-            last_stable_offset=min(stable, end),
+            high_watermark=high_watermark,
+            last_stable_offset=min(stable, high_watermark),
             log_end_offset=end,
             leader_epoch=leader_epoch,
             tiered=self._is_tiered(writer),
