@@ -23,9 +23,9 @@ is an error that names the nearest known one, and so is an unknown `TIERLOG_` va
 key belongs to Kafka and is ignored, unless it is so similar to a name on this page that it must be
 a mistake. If two names of one setting have different values in the same place, this is an error.
 
-A node (`tierlog serve --data-dir`) can change its dynamic settings while it runs, as a broker does.
-Clients use IncrementalAlterConfigs for this node or for all nodes. These values override file,
-variables and flags.
+Clients can change the dynamic settings of a running node (`tierlog serve --data-dir`), as with a
+broker. They send IncrementalAlterConfigs for this node or for all nodes. Values that clients set
+override file, variables and flags.
 """
 
 _TOPICS = """\
