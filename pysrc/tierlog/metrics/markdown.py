@@ -39,8 +39,9 @@ _ALERTS = """\
 Each expression becomes true within one interval after its fault begins. It becomes false when the
 fault has ended and the range of the expression (five minutes) has passed.
 `tests/sidecar/test_alerts.py` causes each fault in a real sidecar and evaluates the expressions
-with Prometheus's own `promtool`. Some conditions are harmless for a short time. Give the rules for
-these a `for` of some minutes. `up == 0` means that the sidecar itself does not run.
+with Prometheus's own `promtool`. Some conditions are harmless for a short time. Set `for` to some
+minutes in the alert rules for these conditions. `up == 0` means that the sidecar itself does not
+run.
 """
 
 _KAFKA = """\
