@@ -35,11 +35,11 @@ Clients give these settings to a topic of a node ([NODE.md](NODE.md)) when they 
 with IncrementalAlterConfigs or AlterConfigs. A change takes effect at once. The meaning and the
 default are Kafka's. Any other name is refused with INVALID_CONFIG.
 
-If a topic has no value of its own, a node uses its default for topics. The names of the default are
-listed under "If not given". The node looks for it first among its own dynamic settings, then among
-those of all nodes, then in the file. `tierlog tier` does not use these defaults. For it,
-`log.retention.*` is how long a broker keeps its own copy, and `tierlog.retention.*` is how long the
-store keeps the copied segments.
+If a topic has no value of its own, a node uses its default for topics. "If not given" names the
+settings that hold this default. The node looks for the default first among its own dynamic
+settings, then among the dynamic settings of all nodes, then in the file. `tierlog tier` does not
+use these defaults. For `tierlog tier`, `log.retention.*` is how long a broker keeps its own copy,
+and `tierlog.retention.*` is how long the store keeps the copied segments.
 """
 
 _PASSED_ON = """\

@@ -54,8 +54,8 @@ would give them.
 
 The exporter gives the same name to the sum over all topics and to the series of each topic, so
 `sum()` counts each value twice. In tierlog, a series with Kafka's name is the sum over all topics
-and has no label. The series by topic are `tierlog_topic_...{topic="..."}` with the same ending. In
-a dashboard for brokers, replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
+and has no label. A series by topic has the prefix `tierlog_topic_` and the label `topic`. In a
+dashboard for brokers, replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
 `tierlog_topic_X{topic=~"$topic"}`.
 
 Of a meter, the exporter shows only the count; use `rate()` of the count. `tierlog_meter_rate` has
