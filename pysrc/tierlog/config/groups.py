@@ -51,7 +51,7 @@ class GroupConfig(Section):
         whole_number(1, 1 << 40),
         64 << 20,
         "Most memory for the metadata and the assignments of all members. A member that would "
-        "exceed it is refused with COORDINATOR_NOT_AVAILABLE, which clients retry.",
+        "exceed this limit is refused with COORDINATOR_NOT_AVAILABLE, which clients retry.",
     )
     offset_metadata_max_bytes: int = setting(
         "offset.metadata.max.bytes",

@@ -23,8 +23,8 @@ that names the most similar known key, and so is an unknown `TIERLOG_` variable.
 Kafka's and is ignored, unless it is so similar to a name on this page that it must be a mistake.
 If one source gives two names of a setting different values, that is an error.
 
-The settings that are marked as dynamic can be changed while a node (`tierlog serve --data-dir`)
-runs, with IncrementalAlterConfigs for this node or for all nodes, as for a broker. Such values
+Clients can change the dynamic settings of a running node (`tierlog serve --data-dir`), as with a
+broker. They send IncrementalAlterConfigs for this node or for all nodes. Values that clients set
 override file, variables and flags.
 """
 
@@ -35,11 +35,11 @@ A client sets these settings when it creates a topic of a node ([NODE.md](NODE.m
 them with IncrementalAlterConfigs or AlterConfigs. A change takes effect at once. The meanings and
 the defaults are Kafka's. Any other name is refused with INVALID_CONFIG.
 
-If a topic has no value for a setting, a default applies: first the default that a client has set
-for this node, then the default that a client has set for all nodes, then the default in the file.
-Each setting lists the names of its defaults. Only a node reads these defaults. For `tierlog tier`,
-`log.retention.*` says how long a broker keeps its own copy, and `tierlog.retention.*` how long the
-store keeps the copied segments.
+If a topic has no value of its own, a node uses its default for topics. "If not given" names the
+settings that hold this default. The node looks for the default first among its own dynamic
+settings, then among the dynamic settings of all nodes, then in the file. `tierlog tier` does not
+use these defaults. For `tierlog tier`, `log.retention.*` is how long a broker keeps its own copy,
+and `tierlog.retention.*` is how long the store keeps the copied segments.
 """
 
 _PASSED_ON = """\

@@ -146,13 +146,13 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
             RemoteEvent.COPY_REQUESTS,
             "RemoteCopyRequests",
             "copies",
-            "Attempts to copy a segment that were started.",
+            "Number of started attempts to copy a segment.",
         ),
         _meter(
             RemoteEvent.COPY_ERRORS,
             "RemoteCopyErrors",
             "copies",
-            "Attempts to copy a segment that failed.",
+            "Number of failed attempts to copy a segment.",
         ),
         _meter(
             RemoteEvent.FETCH_BYTES,
@@ -164,25 +164,25 @@ EVENT_COUNTERS: dict[RemoteEvent, Metric] = dict(
             RemoteEvent.FETCH_REQUESTS,
             "RemoteFetchRequests",
             "reads",
-            "Reads from the remote tier that were started.",
+            "Number of started reads from the remote tier.",
         ),
         _meter(
             RemoteEvent.FETCH_ERRORS,
             "RemoteFetchErrors",
             "reads",
-            "Reads from the remote tier that failed; an offset out of range is not a failure.",
+            "Number of failed reads from the remote tier. An offset out of range is not a failure.",
         ),
         _meter(
             RemoteEvent.DELETE_REQUESTS,
             "RemoteDeleteRequests",
             "deletions",
-            "Attempts to delete a segment from the remote tier that were started.",
+            "Number of started attempts to delete a segment from the remote tier.",
         ),
         _meter(
             RemoteEvent.DELETE_ERRORS,
             "RemoteDeleteErrors",
             "deletions",
-            "Attempts to delete a segment from the remote tier that failed.",
+            "Number of failed attempts to delete a segment from the remote tier.",
         ),
     )
 )
@@ -200,12 +200,12 @@ KAFKA_METRICS: tuple[Metric, ...] = (
     _topic_gauge(
         "RemoteDeleteLagBytes",
         "bytes",
-        "Size of remote segments that were chosen for deletion and are still there.",
+        "Size of remote segments that were chosen for deletion and are not yet deleted.",
     ),
     _topic_gauge(
         "RemoteDeleteLagSegments",
         "segments",
-        "Remote segments that were chosen for deletion and are still there.",
+        "Remote segments that were chosen for deletion and are not yet deleted.",
     ),
     _topic_gauge(
         "RemoteLogMetadataCount", "segments", "Segments that the remote log metadata lists."
@@ -353,7 +353,7 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own(
         "partitions_followed",
         "partitions",
-        "Partitions in the log directories that other brokers lead.",
+        "Partitions of this broker's log directories that follow another broker.",
     ),
     _own(
         "follower_lag_bytes",
@@ -380,8 +380,8 @@ OWN_METRICS: tuple[Metric, ...] = (
     _own(
         "partitions_without_leader",
         "partitions",
-        "Partitions in the log directories for which the broker's last answer names no leader. "
-        "Absent while the broker does not answer.",
+        "Partitions without a leader in the broker's last answer. Absent while the broker does not "
+        "answer.",
     ),
     _own(
         "log_directories_unreadable",

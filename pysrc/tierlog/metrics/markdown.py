@@ -39,8 +39,9 @@ _ALERTS = """\
 Each expression becomes true within one interval after its fault begins. It becomes false when the
 fault has ended and the range of the expression (five minutes) has passed.
 `tests/sidecar/test_alerts.py` causes each fault in a real sidecar and evaluates the expressions
-with Prometheus's own `promtool`. Some conditions are harmless for a short time. Give the rules for
-these a `for` of some minutes. `up == 0` means that the sidecar itself does not run.
+with Prometheus's own `promtool`. Some conditions are harmless for a short time. Set `for` to some
+minutes in the alert rules for these conditions. `up == 0` means that the sidecar itself does not
+run.
 """
 
 _KAFKA = """\
@@ -53,8 +54,8 @@ would give them.
 
 The exporter gives the same name to the sum over all topics and to the series of each topic, so
 `sum()` counts each value twice. In tierlog, a series with Kafka's name is the sum over all topics
-and has no label. The series by topic are `tierlog_topic_...{topic="..."}` with the same ending. In
-a dashboard for brokers, replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
+and has no label. A series by topic has the prefix `tierlog_topic_` and the label `topic`. In a
+dashboard for brokers, replace `kafka_server_brokertopicmetrics_X{topic=~"$topic"}` by
 `tierlog_topic_X{topic=~"$topic"}`.
 
 Of a meter, the exporter shows only the count; use `rate()` of the count. `tierlog_meter_rate` has

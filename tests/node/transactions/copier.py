@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from random import Random
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 from tests.node.transactions.clients import QUIET
 
@@ -40,7 +40,7 @@ def copy(address: str, chance: Random, last_offset: int) -> None:
 
 def _copy_some(producer: Producer, consumer: Consumer, chance: Random, start: int) -> int:
     """Copy some records from an offset; return the offset to go on from."""
-    messages = []
+    messages: list[Message] = []
     while not messages:
         found = consumer.consume(chance.randint(1, 60), 0.1)
         messages = [one for one in found if one.error() is None]
