@@ -177,10 +177,10 @@ class RemoteIndexCache:
         """Return the verified indexes of the segment, from the cache or else from the store.
 
         When several callers need a segment that is not cached, one of them asks the store, and all
-        get the same result or error. The next caller after a failure tries again. After waiting
-        `timeout_ms` for another caller's request, TimeoutError is raised. Raises CorruptDataError
-        when the object in the store is damaged or describes another segment than `metadata`,
-        RemoteStorageError when the store fails, and ClosedError after `close`.
+        get the same result or error. After a failure, the next caller asks the store again. After
+        waiting `timeout_ms` for another caller's request, TimeoutError is raised. Raises
+        CorruptDataError when the object in the store is damaged or describes another segment than
+        `metadata`, RemoteStorageError when the store fails, and ClosedError after `close`.
         """
         self._check_usable()
         key = key_of(metadata.segment_id)
