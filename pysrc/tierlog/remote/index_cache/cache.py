@@ -16,8 +16,9 @@ removed
 * when `remove` or `remove_partition` is called for its segment or partition.
 
 The file of a removed entry is deleted when its last reader releases it, so readers never notice a
-removal. When a process ends, its files are kept for the next process, which uses them as entries
-from its start and compares their checksums on first use. A damaged entry is fetched again.
+removal. When a process ends, its files are kept for the next process. The next process uses these
+files as entries, and compares the checksums of a file on its first use. A damaged entry is fetched
+again.
 
 When the disk rejects a file (disk full, read-only or removed), the cache returns the indexes from
 memory and does not keep them. The next use of the same segment makes a request again and tries the
