@@ -121,10 +121,10 @@ class BatchTable:
     def summary(self) -> _core.BatchSummary:
         """Totals of all batches, computed without the columns. The totals are ``records``,
         ``first_timestamp_ms`` (None if no batch has a timestamp), ``has_transactions``, ``codecs``
-        (a bit for each codec that a batch other than a control batch has), ``end_position`` (0 when
-        there are no batches) and ``run``. ``run`` holds the first and last offset and the first and
-        last leader epoch. ``run`` is None unless all batches have magic 2, their offsets have no
-        gaps and their epochs never decrease."""
+        (one bit for each codec in use, without control batches), ``end_position`` (0 when there are
+        no batches) and ``run``. ``run`` holds the first and last offset and the first and last
+        leader epoch. ``run`` is None unless all batches have magic 2, their offsets have no gaps
+        and their epochs never decrease."""
         return self._native.summary()
 
     @property

@@ -47,9 +47,9 @@ LOOK_UP_MS = 1_000
 PACE_SLACK_MS = 20
 _PACE_SLACK_BYTES = 7 << 20
 _TICKS_MS = 2
-# A reservation counts for the window and one more sample, so short samples waste less of the quota.
-# For paced copies, each sample is split into the largest of these numbers of samples that a sensor
-# can hold.
+# A reservation counts for one sample longer than the window, so short samples waste less of the
+# quota. For paced copies, each sample is split into the largest of these numbers of samples that a
+# sensor can hold.
 _PACE_BUCKETS = (10, 5, 2, 1)
 _MAX_BUCKETS = 3_600
 
@@ -132,8 +132,8 @@ class QuotaManager:
         return self.mode is QuotaMode.PACE and self.limit is not None
 
     def set_limit(self, bytes_per_second: int | None) -> None:
-        """Set the limit. Bytes that were counted still count, and waiting threads check again. None
-        removes the limit; 0 stops all transfers until the next change.
+        """Set the limit. The bytes that were already counted are kept, and waiting threads check
+        again. None removes the limit; 0 stops all transfers until the next change.
         """
         with self._changed:
             now_ms = self._clock.monotonic_ms()

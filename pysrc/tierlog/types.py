@@ -58,8 +58,8 @@ class StopReason(StrEnum):
 
 
 def kafka_uuid(value: uuid.UUID | bytes | bytearray | memoryview) -> str:
-    """Return Kafka's 22-character text of a UUID or of its 16 bytes. Raises ValueError for another
-    length."""
+    """Return Kafka's 22-character text of a UUID or of its 16 bytes. Raises ValueError unless
+    `value` has 16 bytes."""
     raw = value.bytes if isinstance(value, uuid.UUID) else bytes(value)
     if len(raw) != 16:
         raise ValueError(f"a uuid has 16 bytes, not {len(raw)}")

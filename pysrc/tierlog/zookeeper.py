@@ -50,8 +50,8 @@ class ZooKeeperSettings:
             raise ConfigError(
                 "following ZooKeeper needs the extra 'zookeeper': pip install 'tierlog[zookeeper]'"
             ) from error
-        # The caller gets the state of the connection. Without a handler, the client would also log
-        # it to stderr.
+        # The caller gets the state of the connection. Without a logging handler, the client would
+        # also write the state to stderr.
         logging.getLogger("kazoo").addHandler(logging.NullHandler())
         self._connect = connect
         self._on_change = on_change

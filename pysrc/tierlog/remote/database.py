@@ -123,8 +123,9 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit all changes of the body or none. After an I/O error no more changes are accepted,
-        because the state on disk is unknown until the file is opened again."""
+        """Commit either all changes of the body, or none of them. After an I/O error no more
+        changes are accepted, because the state on disk is unknown until the file is opened
+        again."""
         self._check_process()
         if self.failure is not None:
             raise RemoteMetadataError(

@@ -250,8 +250,9 @@ class _LocalSegment:
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
         """Return the position where the read starts. The position of `place` is used if it is
-        known. Else the position in the offset index is used, and the batches that prove it are
-        returned, too. If the index is wrong, the headers are searched for the position."""
+        known. If it is unknown, the position in the offset index is used, and the batches that
+        prove this position are returned, too. If the index is wrong, the headers are searched for
+        the position."""
         base = self._files.base_offset
         if place.position >= 0:
             return place.position, None

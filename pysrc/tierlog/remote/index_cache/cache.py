@@ -16,8 +16,9 @@ removed
 * when `remove` or `remove_partition` is called for its segment or partition.
 
 The file of a removed entry is deleted when its last reader releases it, so readers never notice a
-removal. When a process ends, its files are kept for the next process, which uses them as entries
-from its start and compares their checksums on first use. A damaged entry is fetched again.
+removal. When a process ends, its files are kept for the next process. The next process uses these
+files as entries, and compares the checksums of a file on its first use. A damaged entry is fetched
+again.
 
 When the disk rejects a file (disk full, read-only or removed), the cache returns the indexes from
 memory and does not keep them. The next use of the same segment makes a request again and tries the
@@ -177,10 +178,10 @@ class RemoteIndexCache:
         """Return the verified indexes of the segment, from the cache or else from the store.
 
         When several callers need a segment that is not cached, one of them asks the store, and all
-        get the same result or error. The next caller after a failure tries again. After waiting
-        `timeout_ms` for another caller's request, TimeoutError is raised. Raises CorruptDataError
-        when the object in the store is damaged or describes another segment than `metadata`,
-        RemoteStorageError when the store fails, and ClosedError after `close`.
+        get the same result or error. After a failure, the next caller asks the store again. After
+        waiting `timeout_ms` for another caller's request, TimeoutError is raised. Raises
+        CorruptDataError when the object in the store is damaged or describes another segment than
+        `metadata`, RemoteStorageError when the store fails, and ClosedError after `close`.
         """
         self._check_usable()
         key = key_of(metadata.segment_id)

@@ -72,7 +72,7 @@ forks = _Forks()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedFileName:
-    """A parsed file name (see above); `suffix` is ``""``, ``.tmp`` or ``.deleted``."""
+    """A parsed file name of the index cache; `suffix` is ``""``, ``.tmp`` or ``.deleted``."""
 
     start_offset: int
     segment_id: str

@@ -1,4 +1,4 @@
-"""Map files that this process owns as read-only memory.
+"""Map this process's own files into memory, read-only.
 
 The pages are unmapped when their last view is released. No descriptor stays open for the mapping.
 Before Python 3.13, the `mmap` module keeps a descriptor open for each mapping, so a cache of

@@ -131,8 +131,8 @@ def segment_entries(segment: RemoteLogSegmentMetadata, data: Buffer) -> SegmentE
     the segment's truncation offset.
 
     An entry that spans the truncation offset keeps its byte range, but its last offset becomes the
-    offset before. Raises CorruptDataError when a byte is wrong or an entry does not belong to the
-    segment.
+    truncation offset - 1. Raises CorruptDataError when a byte is wrong or an entry does not belong
+    to the segment.
     """
     path = f"remoteLogIndex of {segment.segment_id}"
     size_bytes = memoryview(data).nbytes

@@ -25,8 +25,8 @@ class Ranges:
 
     def __init__(self) -> None:
         self._rows: list[tuple[int, int, str]] = []
-        # Rows before this index are deleted. Retention removes the first range repeatedly, and with
-        # this index a removal need not move all other rows.
+        # Rows before this index are deleted. Retention removes the first range repeatedly; because
+        # of this index, a removal need not move all other rows.
         self._first = 0
         # Length of the longest range. A range that contains an offset starts at most this far below
         # the offset.

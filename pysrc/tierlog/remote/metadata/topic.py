@@ -1,12 +1,12 @@
-"""The metadata manager over a cluster's ``__remote_log_metadata`` topic.
+"""The metadata manager that uses a cluster's ``__remote_log_metadata`` topic.
 
 Every event is a record. All events of a user partition are in one partition of the topic, so all
 readers see them in the same order. A manager reads the topic from its beginning and applies the
 records. An event that the present state does not allow is dropped, and every reader drops the same
-events. A write returns when this manager has read its own record back. The record is then durable
-and visible to this manager. The manager also knows whether the event was accepted, or was dropped
-because another writer was faster (Kafka's ``TopicBasedRemoteLogMetadataManager`` does not report
-that).
+events. A write returns when the manager has read the written record back. The record is then
+durable and visible to this manager. The manager also knows whether the event was accepted, or was
+dropped because another writer was faster (Kafka's ``TopicBasedRemoteLogMetadataManager`` does not
+report that).
 
 **Fencing** follows the order of the topic. A record contains the leader epoch of its writer
 (`records`). If an earlier record that was accepted has a later epoch, every reader drops the

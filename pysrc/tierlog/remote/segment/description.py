@@ -1,7 +1,7 @@
 """Encode and decode the immutable part of a segment's metadata as JSON.
 
-Every `.indexes` object contains this text. The text is UTF-8, its keys are sorted, it has no
-blanks, and all its numbers are integers.
+Every `.indexes` object contains the JSON text of its segment. The text is UTF-8, its keys are
+sorted, it has no blanks, and all its numbers are integers.
 
 | Key | Value |
 |---|---|

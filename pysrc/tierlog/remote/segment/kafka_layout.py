@@ -8,8 +8,10 @@
                                   ....snapshot                                     written last
 
 The URL of such a store is ``kafka+`` plus the URL of the folder ``kafka-tiered-storage``:
-``kafka+file:///...``, ``kafka+s3://...``. Every reader of a tierlog store can read such a store,
-because its keys follow `layout`. tierlog never writes to it.
+``kafka+file:///...``, ``kafka+s3://...``. The keys of such a store follow `layout`, so every reader
+of a tierlog store can read it.
+
+tierlog never writes to a store in Kafka's layout.
 
 An `.indexes` object is built on request from Kafka's files and a few small ranges of the log.
 Fields that the files lack, above all the last offset, are read from the batches after the last

@@ -120,8 +120,8 @@ class ObjectKey:
 
 
 class Takeover(NamedTuple):
-    """The record that a broker took a partition over from another broker, and up to which offset it
-    accepts the other broker's segments.
+    """Records that a broker took a partition over from another broker, and below which offset the
+    other broker's segments count.
 
     The segments of the other broker that are accepted end below `end_offset`. A segment does not
     count if another broker copied it under an earlier leader epoch and it ends at or above
