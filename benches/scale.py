@@ -212,7 +212,7 @@ def measured(part: str, corpora: Corpora, segments: int = SEGMENTS) -> dict[str,
 
 def _planned(urls: Sequence[str], segments: int, more: int) -> dict[str, float]:
     """Measure plans in new processes. The second store has `segments` segments. The first store has
-    `more` segments fewer."""
+    fewer segments, by `more`."""
     list_s = _listing_s(open_store(urls[-1])) / segments
     figures = {"list_file_s": list_s}
     for operation in ("audit", "rebuild"):

@@ -195,7 +195,8 @@ def rebuild_on(
     master: str, source: str, *, send_package: bool = False, **wanted: Any
 ) -> RebuildReport:
     """Run `rebuild_indexes` in a new session on ``master``. With ``send_package``, workers without
-    tierlog receive the tierlog of this process (`spark_udfs.ship`). Raises the errors of both."""
+    tierlog receive the tierlog of this process (`spark_udfs.ship`). Raises the errors of
+    `rebuild_indexes` and `ship`."""
     # The JVM of a Spark Connect server runs already.
     with session(master, None if master.startswith("sc://") else SCHEDULING_JVM) as spark:
         if send_package:

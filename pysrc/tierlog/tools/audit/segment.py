@@ -231,8 +231,8 @@ def _check_cluster(description: SegmentDescription, cluster_id: str | None, tall
 def _check_known(
     stored: RemoteLogSegmentMetadata, known: RemoteLogSegmentMetadata, tally: Tally
 ) -> None:
-    """Report differences between the objects and the metadata. A value that only one of them has is
-    no difference."""
+    """Report differences between the objects and the metadata. A value that is missing in the
+    objects or in the metadata is no difference."""
     if known.segment_size_bytes != stored.segment_size_bytes:
         tally.problem(
             log_key(stored),
