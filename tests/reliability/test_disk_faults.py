@@ -35,12 +35,12 @@ def run(folder: Path, module: str, *arguments: str) -> tuple[dict[str, Any], str
 
 
 def test_an_error_of_any_call_loses_nothing(tmp_path: Path) -> None:
-    report, output = run(tmp_path, "call_errors", "--cases", "240")
+    report, output = run(tmp_path, "call_errors", "--cases", "140")
     assert report["failures"] == [], output
     assert report["calls"].keys() == OPERATIONS.keys()
     struck = sum(report["struck"].values())
     # After a segment id that sorts differently, another call may have the number.
-    assert struck >= 230
+    assert struck >= 134
     assert {key.split("/")[1] for key in report["struck"]} == ERRORS.keys()
     assert 0 < report["recovered"] < struck
 
@@ -59,10 +59,10 @@ def test_a_known_bug_is_found_by_errors(tmp_path: Path, mutation: str, operation
 
 
 def test_a_power_cut_loses_nothing_that_was_promised(tmp_path: Path) -> None:
-    report, output = run(tmp_path, "power_cut", "--states", "12")
+    report, output = run(tmp_path, "power_cut", "--states", "6")
     assert report["failures"] == [], output
     assert report["changes"].keys() > OPERATIONS.keys()
-    assert report["states"] >= 12 * len(OPERATIONS)
+    assert report["states"] >= 6 * len(OPERATIONS)
     assert report["unsynced"] > report["cuts"] // 2
 
 

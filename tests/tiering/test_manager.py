@@ -29,13 +29,14 @@ from tests.tiering.node import (
 from tierlog._hot import QuotaSensor
 from tierlog.clock import ManualClock, SystemClock
 from tierlog.config import QuotaMode, RemoteIndexConfig
-from tierlog.errors import ClosedError
+from tierlog.errors import ClosedError, RemoteResourceNotFoundError
 from tierlog.log.eligibility import Ineligible, copy_facts, decide_segments
 from tierlog.quota import QuotaManager
 from tierlog.reader.store_reader import StoreReader
 from tierlog.remote.index_files.family import RemoteIndexFiles
 from tierlog.remote.metadata.manager import (
     ArchiveOutline,
+    RemoteLogSegmentMetadata,
     RemoteLogSegmentState,
     RemotePartitionDeleteState,
 )
@@ -743,3 +744,33 @@ def test_a_disk_that_takes_no_index_files_stops_nothing(tmp_path: Path) -> None:
     log.configure(retention_bytes=0)
     node.pass_time()
     assert node.told.of(Happened.DELETED) == bases
+
+
+def test_a_segment_deleted_while_the_index_files_catch_up_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "index"
+    log = GoldenLog(tmp_path, "codec-none-0")
+    node = Node(tmp_path, index_config=RemoteIndexConfig(dir=str(folder)))
+    node.lead(log)
+    node.manager.run_until_idle()
+    for path in folder.rglob("*.remote*"):
+        path.unlink()
+    node.restart()
+    fetch = node.storage.fetch_indexes
+    vanished: list[RemoteLogSegmentMetadata] = []
+
+    def fetch_after_deletion(segment: RemoteLogSegmentMetadata, kinds: Any) -> Any:
+        if not vanished:
+            vanished.append(segment)
+            state = RemoteLogSegmentState.DELETE_SEGMENT_STARTED
+            node.metadata.update(segment.update_to(state, event_timestamp_ms=0))
+            raise RemoteResourceNotFoundError("deleted")
+        return fetch(segment, kinds)
+
+    monkeypatch.setattr(node.storage, "fetch_indexes", fetch_after_deletion)
+    node.lead(log)
+    node.manager.run_until_idle()
+    node.pass_time()
+    assert vanished
+    assert node.told.index_failures == []

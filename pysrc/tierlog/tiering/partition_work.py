@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tierlog.clock import Clock
-from tierlog.errors import ClosedError, TierlogError
+from tierlog.errors import ClosedError, RemoteResourceNotFoundError, TierlogError
 from tierlog.log.checkpoint import LeaderEpochs
 from tierlog.log.eligibility import Coverage, Decision
 from tierlog.log.rebuild import DEFAULT_INDEX_INTERVAL_BYTES
@@ -385,8 +385,18 @@ class PartitionWork:
         self._is_index_behind = True
 
     def _catch_up(self, files: RemoteIndexFiles) -> None:
+        finished = self._list_finished()
+        try:
+            files.catch_up(finished, self._fetch_entries)
+        except RemoteResourceNotFoundError:
+            if self._list_finished() == finished:
+                raise
+            # The expiration task has deleted a segment of the list in the meantime.
+            self._is_index_behind = True
+
+    def _list_finished(self) -> list[RemoteLogSegmentMetadata]:
         segments = self.tier.metadata.list(self.partition)
-        files.catch_up([one for one in segments if one.state is _FINISHED], self._fetch_entries)
+        return [one for one in segments if one.state is _FINISHED]
 
     def drop_indexes_below(self, log_start_offset: int) -> None:
         """Remove entries below the log start offset."""
