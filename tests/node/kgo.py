@@ -25,9 +25,6 @@ CACHE_DIR = Path(__file__).parents[2] / ".cache" / "kgo" / VERSION
 BUILD_TIMEOUT_S = 900
 TEST_TIMEOUT_S = 1800
 
-NOT_RUN = {"TestTxnEtl": "needs transactions"}
-"""Tests that would only wait for what the node does not have."""
-
 KNOWN = {
     "TestConsumeRegex": "expects an internal topic `__consumer_offsets`; groups lie in SQLite",
 }
@@ -66,7 +63,7 @@ def run_tests(program: Path, bootstrap: str, records: int, log: Path) -> dict[st
     # A test reads a source file of its package.
     folder = _go(CACHE_DIR / "module", "list", "-f", "{{.Dir}}", PACKAGE).strip()
     command = [str(program), "-test.v", f"-test.timeout={TEST_TIMEOUT_S}s"]
-    command += ["-test.run=^Test", f"-test.skip=^({'|'.join(NOT_RUN)})$"]
+    command.append("-test.run=^Test")
     settings = {
         "KGO_SEEDS": bootstrap,
         "KGO_TEST_RF": "1",
@@ -108,8 +105,6 @@ def main() -> int:
         outcomes = run_tests(program, node.bootstrap_servers, records, log)
         said = node.errors.read_text()
     whole = {name: outcome for name, outcome in outcomes.items() if "/" not in name}
-    for name, reason in NOT_RUN.items():
-        print(f"not run  {name}: {reason}")
     for name, outcome in outcomes.items():
         if outcome != "PASS":
             print(f"{outcome.lower():8} {name}{': ' if name in KNOWN else ''}{KNOWN.get(name, '')}")
