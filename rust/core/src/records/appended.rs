@@ -103,7 +103,12 @@ mod tests {
 
     #[test]
     fn a_small_budget_changes_no_row() {
-        let data = vector("v2_none").repeat(5);
+        let one = vector("v2_none");
+        let mut data = one.repeat(5);
+        for (row, base) in (0..5_i64).enumerate() {
+            let start = row * one.len();
+            data[start..start + 8].copy_from_slice(&(base * 1000).to_be_bytes());
+        }
         let options = DecodeOptions { budget_bytes: 1, ..DecodeOptions::default() };
         assert_eq!(check_new_batches(&data, &options).unwrap(), check(&data).unwrap());
         assert_eq!(check(&data).unwrap().0.len(), 5);
