@@ -114,7 +114,7 @@ ERRORS = "kafka_server_brokertopicmetrics_remotecopyerrors_total"
 def scraped(process: subprocess.Popen[str]) -> Callable[[], dict[str, float]]:
     """Reads the metrics of a sidecar that has just begun."""
     assert process.stderr is not None
-    url = next(line.split()[-1] for line in process.stderr if line.startswith("metrics at"))
+    url = next(line.split()[-1] for line in process.stderr if "metrics at http" in line)
 
     def read() -> dict[str, float]:
         with urlopen(url) as answer:
