@@ -482,7 +482,7 @@ def first_byte_limit(
     before_each: Callable[[Tiered], object] = lambda _tier: None,
 ) -> Limit:
     """Return the 99th percentile of the time until an answer arrives, less the time of its round
-    trips to the store. The release of the answer does not count."""
+    trips to the store. The time to free the answer is not included."""
 
     def measure() -> float:
         stores: list[Timed] = []

@@ -434,7 +434,7 @@ def _mapped(
 
 
 def _with_work(run: Callable[[Any], Any], work: Sequence[bytes]) -> Callable[[Any], Any]:
-    """Return a function that Spark calls with the numbers of tasks instead of the tasks."""
+    """Return a function to which Spark passes the index of each task instead of the task."""
 
     # Only this code is sent to the worker, as in `on_worker`, and the worker may lack tierlog.
     def call(batches: Iterable[Any]) -> Any:

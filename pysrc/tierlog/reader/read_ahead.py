@@ -58,7 +58,7 @@ _UNDER_WAY = 2
 # A window is requested within at most this multiple of the store's wait, so that one slow chunk
 # does not delay the chunks after it.
 _MOST_SPREAD = 2
-# The time of a chunk is the moving mean of about this number of chunks.
+# The expected time of a chunk is the moving mean of the times of about this many chunks.
 _CHUNKS = 16
 # The pause of a reader that returns within the same millisecond.
 _NO_PAUSE_MS = 0.25

@@ -391,8 +391,8 @@ class StoreReader:
     def _decode(
         self, read: RemoteRead, offset: int, *, is_checked: bool, include_control: bool
     ) -> Iterator[RecordColumns]:
-        """Yield the records of batches. ``is_checked``: their checksums were compared. Damage is
-        reported only if it reaches `offset`."""
+        """Yield the records of the batches that were read. ``is_checked``: their checksums were
+        verified before. Damage below `offset` is not reported."""
         segment = read.segment
         assert segment is not None
 

@@ -110,7 +110,8 @@ def copy_metadata(source: str, target: str) -> None:
     """
     if not os.path.exists(source):
         return
-    # Without a write-ahead log no process has the file open, and nothing changes in it.
+    # If there is no write-ahead log beside the file, no process has the file open, so it does not
+    # change.
     mode = "mode=ro" if os.path.exists(f"{source}-wal") else "mode=ro&immutable=1"
     try:
         with (

@@ -283,9 +283,10 @@ def _gone(root: str) -> Iterator[TopicPartition]:
 
 
 def _known_start(log: PartitionLog) -> int:
-    """Return the first offset that the log should have. This offset may be the start of the log's
-    first leader epoch, because a broker that deletes segments also removes the leader epochs of
-    their offsets."""
+    """Return the first offset that the log should have.
+
+    A broker that deletes segments also removes the leader epochs of their offsets. So no segment
+    was deleted whose offsets are still in the first leader epoch."""
     start = log.segments[0].base_offset
     epochs = log.leader_epochs.entries if log.leader_epochs else ()
     # If the log start offset is below the first segment, the offsets in between are in the remote

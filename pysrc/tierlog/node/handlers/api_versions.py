@@ -47,7 +47,7 @@ async def handle(node: Node, request: Any, client: Client) -> Any:
 
 
 def refuse_version(node: Node) -> Any:
-    """Return the answer to a version that is not known here, for version 0."""
+    """Return the answer to a request of an unknown version. It is encoded in version 0."""
     return _response(node, ErrorCode.UNSUPPORTED_VERSION)
 
 

@@ -273,8 +273,8 @@ class RemoteIndexDir:
 
 
 def _is_there(path: str) -> bool:
-    """Return whether the name exists. Raises OSError when the disk does not answer, because index
-    files that were wrongly taken for missing would never be removed."""
+    """Return whether the name exists. Raises OSError when the disk does not answer. Otherwise
+    existing index files would count as missing, and would never be removed."""
     try:
         os.lstat(path)
     except FileNotFoundError:

@@ -7,8 +7,8 @@
 //! measurement, so measuring changes later results. Purged samples are always the oldest samples,
 //! so the bytes of the live samples are the total minus `base`.
 //!
-//! The time of the last event of the current sample is not part of the state. It is a separate
-//! counter in sensor time, `last_event_ms`, that only grows.
+//! The time of the last event of the current sample is not part of the state. `last_event_ms` holds
+//! this time. It is in sensor time and only grows.
 
 use super::state::{Head, NEVER_MS, Shape, State};
 

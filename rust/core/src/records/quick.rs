@@ -104,8 +104,8 @@ pub(crate) fn quick_rows_with_headers(
     walk.at = at as usize;
 }
 
-/// Appends the headers that start at `at`. Returns `None` if they do not end exactly at `end` or
-/// are not usual.
+/// Appends the headers that start at `at`. Returns `None` if the headers do not end exactly at `end`,
+/// or if one of them does not have the usual form.
 #[inline(always)]
 fn quick_headers(
     window: &[u8],

@@ -604,8 +604,8 @@ impl<'f> Blocks<'f, '_> {
         self.fill(most)
     }
 
-    /// Extends the window to `bytes` bytes, with the same start. Returns a torn tail if the file
-    /// has no more bytes.
+    /// Extends the window to `bytes` bytes, with the same start. If the file ends before the
+    /// window grows, returns the stop for a torn tail.
     fn extend(&mut self, bytes: u64) -> Result<Option<Stop>> {
         self.buffer.copy_within(self.begin..self.filled, 0);
         self.position += self.begin as u64;
