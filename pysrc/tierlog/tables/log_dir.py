@@ -285,8 +285,8 @@ def _gone(root: str) -> Iterator[TopicPartition]:
 def _known_start(log: PartitionLog) -> int:
     """Return the first offset that the log should have.
 
-    A broker that deletes segments also removes the leader epochs of their offsets. So no segment
-    was deleted whose offsets are still in the first leader epoch."""
+    A broker that deletes segments also raises the start of the first leader epoch. If this epoch
+    starts below the first segment, segments are missing that the broker has not deleted."""
     start = log.segments[0].base_offset
     epochs = log.leader_epochs.entries if log.leader_epochs else ()
     # If the log start offset is below the first segment, the offsets in between are in the remote
