@@ -124,7 +124,8 @@ def own_copy(tiers: TwoTiers, partition: TopicIdPartition, folder: Path) -> str:
     first = view.log.segments[0]
     path = folder / Path(first.log_path).name
     path.write_bytes(Path(first.log_path).read_bytes())
-    segments = (replace(first, log_path=str(path)), *view.log.segments[1:])
+    copied = replace(first, log_path=str(path), identity=None)
+    segments = (copied, *view.log.segments[1:])
     tiers.views[partition] = replace(view, log=replace(view.log, segments=segments))
     return str(path)
 
