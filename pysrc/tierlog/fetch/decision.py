@@ -34,8 +34,9 @@ def decide_fetch(
 ) -> Decision:
     """Return the tier that answers a fetch at `fetch_offset`, or the error.
 
-    ``throttled``: the fetch quota of the client is used up. ``left_bytes``: the bytes still free in
-    the response. If there are none, a read from the tier is left to the next request.
+    ``throttled``: the fetch quota of the client is used up. ``left_bytes`` is the number of bytes
+    still free in the response. If no bytes are free, a read from the tier is left to the next
+    request.
     """
     if not log_start_offset <= fetch_offset <= log_end_offset:
         return _OUT_OF_RANGE

@@ -44,7 +44,7 @@ _READ_BYTES = 1 << 20
 
 
 class SpecialTimestamp(IntEnum):
-    """Names in place of a time; Kafka's numbers."""
+    """Names that a request may have instead of a time, with Kafka's numbers."""
 
     LATEST = -1
     EARLIEST = -2
@@ -118,8 +118,8 @@ class OffsetReader:
         payer: Payer = UNCHARGED,
         search: TimeSearch | None = None,
     ) -> OffsetAnswer:
-        """Return the answer for a time in ms or for one of `SpecialTimestamp`. Another negative
-        number is UNSUPPORTED_VERSION, as in Kafka.
+        """Return the answer for a time in ms or for one of `SpecialTimestamp`. The answer for any
+        other negative number is UNSUPPORTED_VERSION, as in Kafka.
 
         The requests of the search are charged to `payer`. While its quota has no room, the answer
         is THROTTLING_QUOTA_EXCEEDED, and a later call with the same `search` resumes the search.
@@ -208,8 +208,8 @@ class OffsetReader:
         """Return the first record with the largest timestamp.
 
         That is usually the record with the largest timestamp of a segment. But this timestamp may
-        belong to offsets that are not part of this log, or that the reader does not see. Then a
-        binary search finds the largest timestamp for which there is a record.
+        belong to offsets that are not part of this log, or that the reader does not see. In this
+        case, a binary search finds the largest timestamp for which there is a record.
         """
         times = {
             segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, tier.partition)
@@ -234,7 +234,7 @@ class OffsetReader:
         return newest
 
     def _check_gap(self, view: FetchView, tier: _Tier, offset: int, next_offset: int) -> None:
-        """Report a gap that overlaps [`offset`, `next_offset`), because it may have held the
+        """Report a gap that overlaps [`offset`, `next_offset`), because the gap may have held the
         record."""
         lineage = view.log.leader_epochs
         if self._remote is None or lineage is None or not view.tiered:
@@ -328,7 +328,7 @@ class OffsetReader:
     def _find_late_here(
         self, view: FetchView, timestamp_ms: int
     ) -> tuple[bool, tuple[int, int] | None]:
-        """See `_find_late`; for the local log."""
+        """Return the result of `_find_late` for the local log."""
         has_older = False
         start, segments = max(view.log_start_offset, view.local_log_start_offset), view.log.segments
         if segments and segments[0].base_offset > start:

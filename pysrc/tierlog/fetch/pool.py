@@ -176,9 +176,9 @@ class ReaderPool:
             return ticket
 
     def read_ahead(self, key: Hashable, read: Callable[[], object]) -> None:
-        """Have an idle thread call `read` for a request that is expected. Does nothing unless more
-        than half of the threads are idle, and one more than this read needs; or when the read is
-        known."""
+        """Have an idle thread call `read` for a request that is expected. Does nothing if the pool
+        already has this read, or unless more than half of the threads, and at least two threads,
+        are free."""
         with self._lock:
             self._drop_old()
             spare = self._idle + self._count_missing() - len(self._pending)

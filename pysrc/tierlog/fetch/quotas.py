@@ -1,8 +1,9 @@
 """Limits reads from the tier: one limit for all reads, and limits by topic and by client.
 
 KIP-956 warns that a single client can use up the broker's quota. A request to the store is sent
-only when every limit of its read has room, and then counts for each of these limits. To check and
-to count is one step, so if several requests come at the same moment, only one exceeds a limit.
+only when every limit of its read has room, and then counts for each of these limits. A request is
+checked and counted in one step, so if several requests come at the same moment, only one of them
+exceeds a limit.
 """
 
 from __future__ import annotations

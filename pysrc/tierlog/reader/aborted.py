@@ -1,12 +1,13 @@
 """Finds the aborted transactions that a reader of committed records leaves out.
 
 The transaction index of the segment with an abort marker lists the aborted transaction. That
-segment may come long after the records. So the search begins at the segment that was read and goes
-on through later remote segments with aborted transactions, and then the local ones, until an index
-is complete for the read. The marker may have been in a gap on the way: the search then ends with an
-error, unless the producer snapshot before the gap shows that no transaction was open. Where a later
-leader truncated a segment, the rest of its index is not the log's history: those transactions may
-have ended differently.
+segment may come long after the records. So the search begins at the segment that was read. It goes
+on through later remote segments with aborted transactions, and then through the local segments. It
+ends when an index shows that no later index can list a transaction of the records that were read.
+If the search meets a gap, the marker may have been in the gap. The search then ends with an error,
+unless the producer snapshot before the gap shows that no transaction was open. If a later leader
+truncated a segment, the index entries after the truncation are not part of the log's history,
+because the transactions may have ended differently.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _Found = tuple[Iterable[AbortedTransaction], bool]
 class TransactionReader:
     """Collects aborted transactions from transaction indexes, remote and local. Blocking.
 
-    Without an ``index_cache`` each remote index is one request to the store.
+    If there is no ``index_cache``, each remote index takes one request to the store.
     """
 
     def __init__(
@@ -66,8 +67,8 @@ class TransactionReader:
     def of_local(
         self, view: FetchView, read: LocalRead, *, at_once: bool = False
     ) -> tuple[AbortedTransaction, ...]:
-        """Return those that may have records in a local read, by first offset. `at_once`:
-        BlockingIOError when indexes have to be read."""
+        """Return the aborted transactions that may have records in a local read, by first offset.
+        With `at_once`, raise BlockingIOError when indexes have to be read."""
         if read.first_offset < 0:
             return ()
         if at_once:
@@ -82,9 +83,10 @@ class TransactionReader:
     def of_remote(
         self, view: FetchView, partition: TopicIdPartition, read: RemoteRead
     ) -> tuple[AbortedTransaction, ...]:
-        """Return those that may have records in a remote read, by first offset.
+        """Return the aborted transactions that may have records in a remote read, by first offset.
 
-        GapError when the tier lacks offsets that may have held the end of one of them.
+        Raises GapError when the tier lacks offsets that may have held the end of such a
+        transaction.
         """
         lineage = view.log.leader_epochs
         if read.first_offset < 0 or read.segment is None or lineage is None:
@@ -101,7 +103,7 @@ class TransactionReader:
     ) -> Iterator[_Found]:
         begin, end = read.first_offset, read.next_offset
         segment, offset = first, begin
-        # From the local log start on the directory has the indexes.
+        # The directory has the transaction indexes from the local log start offset on.
         while True:
             ranges = ranges_in_lineage(segment, lineage)
             if not segment.txn_index_empty:
@@ -147,7 +149,8 @@ class TransactionReader:
         epoch = lineage.epoch_for(last)
         before = None if epoch is None else self._metadata.lookup(partition, epoch, last)
         if before is None or before.end_offset != last:
-            # The segment was truncated there, so the snapshot has later batches, too.
+            # A later leader truncated the segment there, so its snapshot also covers batches after
+            # that offset.
             return False
         states = read_producer_snapshot(self._section(before, IndexKind.PRODUCER_SNAPSHOT))
         firsts = states.current_txn_first_offset
@@ -205,8 +208,8 @@ class TransactionReader:
 
 
 def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
-    """Return the transactions of the indexes up to the first complete one. Segments that overlap
-    list some of them twice."""
+    """Return the transactions of the indexes up to the first complete index. If segments overlap,
+    their indexes list some transactions twice."""
     known: dict[tuple[int, int], AbortedTransaction] = {}
     for found, complete in indexes:
         for one in found:
@@ -217,8 +220,8 @@ def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
 
 
 def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iterator[_Found]:
-    """Yield the indexes up to the end of the log: a transaction that began before the last stable
-    offset may have ended after it."""
+    """Yield the indexes up to the end of the log, because a transaction that began before the last
+    stable offset may have ended after this offset."""
     segments = view.log.segments
     if segments and segments[0].base_offset > base:
         raise VanishedError(f"{view.log.name}: begins at {segments[0].base_offset} by now")

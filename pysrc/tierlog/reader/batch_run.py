@@ -1,4 +1,4 @@
-"""Batches that lie back to back in a range of an object, each of them checked.
+"""Checked batches that lie back to back in a range of an object.
 
     run = BatchRun(view, start_position, segment, path, index)     every CRC compared
     row = run.row_reaching(offset)                          the batch that holds it, or the next
@@ -108,27 +108,29 @@ class BatchRun:
 
     @property
     def stop_reason(self) -> StopReason:
-        """Why the walk ended. Offsets that cannot be right count as out of order."""
+        """Why the walk ended. Batches with impossible offsets count as out of order."""
         if self._incredible:
             return StopReason.OFFSET_ORDER
         return StopReason(self._native.stop_reason)
 
     def position_of(self, row: int) -> int:
-        """Return where batch `row` begins; for the row after the last, where the last one ends."""
+        """Return the position at which batch `row` begins. For the row after the last batch, return
+        the position at which the last batch ends."""
         if row >= self._count:
             return self.stop_position
         return self.start_position + int(self._position[row])
 
     def row_reaching(self, offset: int) -> int:
-        """Return the row of the first batch that ends at `offset` or later; ``len(run)`` when none
-        does."""
+        """Return the row of the first batch that ends at `offset` or later; ``len(run)`` when there
+        is no such batch."""
         return bisect_left(self.last_offset, offset, 0, self._count)
 
     def end_row(
         self, row: int, max_bytes: int, last_offset: int, *, minimum_one: bool = False
     ) -> int:
         """Return the row after the last batch from `row` on that ends within `max_bytes` and at or
-        below `last_offset`; `row` when none does. `minimum_one` allows the first one any size."""
+        below `last_offset`; `row` when there is no such batch. With `minimum_one`, the first batch
+        may have any size."""
         limit = int(self._position[row]) + max_bytes
         if self.stop_position - self.start_position <= limit:
             end = self._count
@@ -184,8 +186,8 @@ class BatchRun:
     def _count_credible(self, count: int) -> int:
         """Return how many batches have credible offsets. No checksum covers a base offset.
 
-        Credible offsets ascend within the segment. When a batch leaps ahead and the next one is too
-        low, the first of the two is wrong.
+        Credible offsets ascend within the segment. If the offsets of a batch leap ahead and those
+        of the next batch are lower again, the first of the two batches is wrong.
         """
         segment = self._segment
         if self.base_offset[0] < segment.start_offset:

@@ -64,8 +64,8 @@ class StableLog:
     ) -> StableLog:
         """Read the active segment; ``earlier`` as in `ProducerStates`.
 
-        ``report`` receives damage of the active segment. When it returns, the log is stable up to
-        the first transaction that was open before the damage: later records may belong to
+        ``report`` receives damage of the active segment. After damage, the log is stable up to the
+        first transaction that was open before the damage, because later records may belong to
         transactions whose end is unknown.
 
         The transaction index of a running broker may lag behind its log. So it is rebuilt from the
@@ -100,7 +100,7 @@ class StableLog:
 
     @classmethod
     def nothing(cls, partition: TopicIdPartition) -> StableLog:
-        """Return an empty log, for a partition that is only in the tier."""
+        """Return an empty log, which stands for a partition that only the tier has."""
         log = PartitionLog(
             topic=partition.topic,
             partition=partition.partition,
@@ -140,7 +140,7 @@ class StableLog:
 
         Raises VanishedError when files were deleted meanwhile.
         """
-        # A read of a directory starts sooner without these modules.
+        # Imported here, so that a read of a directory alone starts sooner.
         from tierlog.reader.aborted import TransactionReader
         from tierlog.reader.local_batches import LocalRead
 
@@ -194,7 +194,8 @@ class RemoteAborted:
         lineage: LeaderEpochs,
         beyond: StableLog,
     ) -> None:
-        """``beyond`` is the log of the directory, which holds the offsets after the tier."""
+        """``beyond`` is the log of the directory, which holds the offsets that come after those of
+        the tier."""
         self._transactions = transactions
         self._partition = partition
         self._view = beyond.view(lineage)

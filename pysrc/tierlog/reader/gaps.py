@@ -39,11 +39,12 @@ __all__ = [
 
 OnGap = Literal["fail", "skip"] | Callable[[GapError], object]
 """The action of a reader at a gap: raise the error, skip the gap, or call a function and then skip
-it."""
+the gap."""
 
 GapStartOf = Callable[[RemoteLogSegmentMetadata], int | None]
-"""Returns the gap start offset that is stored with a segment. It is called only where offsets seem
-to be missing. `gap_start_in` asks the store."""
+"""Returns the gap start offset that is stored with a segment. The function is called only if
+offsets before the segment seem to be missing. `gap_start_in` makes a function that asks the
+store."""
 
 _MAX_PARTITIONS = 4096
 _HINT = "tierlog verify names what is missing; --on-gap skip (on_gap, onGap) reads past it"

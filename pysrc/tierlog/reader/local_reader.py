@@ -47,8 +47,8 @@ class LocalReader:
     """Reads a broker's log directories. Records above the high watermark are read, too, because a
     directory does not show the high watermark of a running broker.
 
-    A reader of committed records first reads the active segment once. It shows the last stable
-    offset, at which the reader stops, and the aborted transactions of the segment.
+    A reader of committed records first reads the active segment once. The active segment shows the
+    last stable offset, at which the reader stops, and its own aborted transactions.
     """
 
     def __init__(
@@ -189,7 +189,8 @@ class LocalReader:
         return max(log.log_start_offset or 0, log.segments[0].base_offset)
 
     def recorded_log_start(self, topic: str, partition: int) -> int:
-        """Return the log start offset in the broker's checkpoint; 0 when it has none."""
+        """Return the log start offset in the broker's checkpoint; 0 when the checkpoint does not
+        list the partition."""
         try:
             return self._find_log(topic, partition).recorded_log_start or 0
         except OutOfRangeError:
@@ -277,7 +278,7 @@ class LocalReader:
         size_bytes, next_base = handle.size_bytes, segment.next_base_offset
         last = None if next_base is None else next_base - 1
         after = NextBatch(size_bytes, max(known, next_base or 0), last)
-        # At `start` begins the batch that holds the byte of the error.
+        # The batch that begins at `start` holds the byte of the error.
         start = scan_segment(handle, position, error.position, verify_crc=False).stop_position
         if start < size_bytes:
             after = find_next_batch(handle, size_bytes, start, known, next_base)
@@ -427,8 +428,8 @@ def _changed_error(segment: SegmentFiles, position: int) -> CorruptDataError:
 
 
 def _offset_index(log: PartitionLog, segment: SegmentFiles) -> OffsetIndex | None:
-    """Return the offset index. None when it is missing or damaged, or when the batches alone show
-    all damage.
+    """Return the offset index. Return None when the index is missing or damaged, or when the
+    batches alone show all damage.
 
     The index is read before the batches, so that each entry points at a batch in the log.
     """
@@ -452,7 +453,7 @@ def _first_misplaced(
 ) -> Misplaced | None:
     """Return the first batch that contradicts the segment's name, neighbours or offset index.
 
-    ``is_start``: the table begins where the segment does, and not after a damaged batch.
+    ``is_start`` says that the table begins at the start of the segment, not after a damaged batch.
     """
     begin = segment.base_offset if is_start or not len(table) else int(table.base_offset[0])
     return first_misplaced(

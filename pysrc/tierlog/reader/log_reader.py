@@ -1,7 +1,8 @@
 """The protocol of readers of whole partitions.
 
 These readers yield verified columns. The CRC of each batch is checked before its rows are returned.
-Control records are left out. The first row has the start offset or the next higher offset.
+Control records are left out. The first row has the requested start offset or the next higher
+offset.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tierlog.columns import RecordColumns
 
 __all__ = ["FETCH_BYTES", "LogReader", "PartitionSummary", "SegmentSummary", "rows_between"]
 
-# A request fetches up to this much of a segment, or one larger batch.
+# A request fetches up to this many bytes of a segment, or one larger batch.
 FETCH_BYTES = 8 << 20
 
 

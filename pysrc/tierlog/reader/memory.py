@@ -1,12 +1,12 @@
-"""One budget for the bytes that all reads of a process hold. Without one, a fetch of five
-partitions used up the memory of a broker (KAFKA-19763).
+"""One budget for the bytes that all reads of a process hold. A broker without such a budget ran out
+of memory at a fetch of five partitions (KAFKA-19763).
 
     memory = FetchMemory(256 << 20)
     permit = memory.acquire(size_bytes, wait_ms=500)      None when the memory stays full
     records = permit.hold(data)                           a view of the bytes that keeps the permit
 
-A reader acquires a permit before it requests bytes. `Permit.hold` ties the permit to the bytes: its
-share returns to the budget when the last view of the bytes is freed, in a response or in
+A reader acquires a permit before it requests bytes. `Permit.hold` ties the permit to the bytes. The
+permit returns to the budget when the last view of the bytes is freed, in a response or in
 read-ahead. So a response need not be closed.
 
 Waiting readers are served in the order of arrival, so that a large read does not starve. Read-ahead
@@ -136,7 +136,8 @@ class FetchMemory:
         return self.budget.take(size_bytes, ahead)
 
     def on_shortage(self, give_up: Callable[[int], object]) -> None:
-        """Call `give_up` with the number of bytes that a reader needs, before it waits."""
+        """Before a reader waits for memory, call `give_up` with the number of bytes that the reader
+        needs."""
         self._on_shortage.append(give_up)
 
     def remove_on_shortage(self, give_up: Callable[[int], object]) -> None:
@@ -170,7 +171,7 @@ class FetchMemory:
     def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
-            # Repeat this: chunks that were in use may be idle now.
+            # Ask again for chunks to be dropped, because chunks that were in use may be idle now.
             for give_up in tuple(self._on_shortage):
                 give_up(waiter.size_bytes)
             self._admit()

@@ -1,4 +1,5 @@
-"""Finds archives near a URL that has no archive. Its prefix may be missing or misspelled.
+"""Finds archives near a URL that has no archive. The prefix in the URL may be missing or
+misspelled.
 
 The search is short even in a large bucket. It looks for the marker of an archive in the folders
 above the URL, and in at most `_MAX_FOLDERS` folders below it. If it finds no archive below, it

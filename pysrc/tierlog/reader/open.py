@@ -89,11 +89,11 @@ def open_reader(
 
     The store is listed once. It is listed again when the directory has deleted segments that the
     first listing did not have. Each segment takes one request. With ``topic`` (name or id) and
-    ``partition``, only segments of these are requested and can be read. ``on_problem`` receives
-    objects that are not whole segments. Without it, an object that hides a segment is an error,
-    because otherwise its records would be missing silently. With an ``index_cache`` of that store
-    each index is requested once. Reads of `.log` objects wait while ``fetch_quota`` is exceeded.
-    See `read` for the other parameters.
+    ``partition``, only segments of this topic and partition are requested and can be read.
+    ``on_problem`` receives objects that are not whole segments. Without it, an object that hides a
+    segment is an error, because otherwise its records would be missing silently. If an
+    ``index_cache`` of that store is given, each index is requested once. Reads of `.log` objects
+    wait while ``fetch_quota`` is exceeded. See `read` for the other parameters.
 
     ``config`` sets the fetch quota (unless ``fetch_quota`` is given), the memory and the threads of
     reads from a store, and the largest decompressed size of one batch. ``on_gap`` decides what
@@ -230,8 +230,8 @@ def _isolation(text: str) -> IsolationLevel:
 def _wanted(
     topic: str | None, partition: int | None, adopted: Mapping[str, str]
 ) -> Callable[[ObjectKey], bool]:
-    """Return a function that returns whether a key belongs to the topic and partition (None:
-    any)."""
+    """Return a function that says whether a key belongs to the topic and partition. None stands for
+    any topic or partition."""
 
     def wanted(key: ObjectKey) -> bool:
         ids = key.topic_id, adopted.get(key.topic_id)

@@ -37,7 +37,8 @@ class SegmentPlaces:
         self._metadata = metadata
         self._gaps = KnownGaps(metadata, gap_start_of)
         self._table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
-        # Return the place of an offset if it was found before and the metadata has not changed.
+        # Returns the place of an offset if the place was found before and the metadata has not
+        # changed.
         self.find_known = self._table.find
 
     def find(
@@ -47,9 +48,9 @@ class SegmentPlaces:
         offset: int,
         stay: Place | None = None,
     ) -> Place | None:
-        """Return the place of `offset`; None when no finished segment of the lineage holds it. If
-        several places hold it, return `stay`, the present place of a reader, unless the metadata
-        has changed."""
+        """Return the place of `offset`; Return None when no finished segment of the lineage holds
+        the offset. If several places hold the offset, return `stay`, the present place of a reader,
+        unless the metadata has changed."""
         known = self._table.current(partition, lineage)
         if stay is not None and stay.holds(offset) and stay in known.places:
             return stay
@@ -72,7 +73,7 @@ class SegmentPlaces:
         place = self.find(partition, lineage, offset, stay)
         if place is not None:
             return place, offset
-        # A lineage may begin inside a segment if the records before were deleted.
+        # A lineage may begin inside a segment if the earlier records of the segment were deleted.
         starts = {
             one.start_offset
             for one in self._metadata.list(partition)

@@ -4,29 +4,30 @@ A reader is identified by its next offset: a read that begins where an earlier r
 the `Stream` of that read. So each of several readers of a partition has its own stream, and no
 reader needs an id. A stream is created by the second read.
 
-* If the store is on this machine and answers at once, bytes are only fetched when the reader needs
-  them, in ranges of at least `chunk_bytes`.
+* If the store is on this machine and answers at once, bytes are fetched only when the reader needs
+  these bytes, in ranges of at least `chunk_bytes`.
 * From every other store a few threads fetch the next chunks. Chunks follow the entries of the
   remoteLogIndex and continue in the next segment, whose indexes are fetched in advance.
 
-The window is the number of bytes that are fetched ahead. From a server that sends at once, two
-chunks are requested while the reader uses the chunk before, so that neither side waits. For a
-slow store the window is twice the bytes that the reader consumes during one request. If the reader
-still has to wait, the window of its stream becomes four times as large. If there are then more
-chunks than threads, the chunks become larger. The limits are `max_window_bytes` and the read-ahead
-share of the memory. Chunks that are not read are dropped after `idle_ms`, and at once when another
-reader needs the memory.
+The window is the number of bytes that are fetched ahead. If the server sends at once, two chunks
+are requested while the reader uses the chunk before, so that neither the server nor the reader
+waits. For a slow store the window is twice the bytes that the reader consumes during one request.
+If the reader still has to wait, the window of its stream becomes four times as large. If there are
+then more chunks than threads, the chunks become larger. The limits are `max_window_bytes` and the
+read-ahead share of the memory. Chunks that are not read are dropped after `idle_ms`, and at once
+when another reader needs the memory.
 
 Chunks that are requested together arrive together, and after them no chunk arrives for some time.
-So requests are sent evenly: one window in the time that a chunk takes until it is checked. If
-chunks arrive faster, they wait for a processor, and the processor's caches no longer hold them.
+So requests are spread evenly: the requests of one window are sent within the time that it takes to
+fetch and check one chunk. Chunks that arrive faster wait for a processor, and meanwhile leave the
+processor's caches.
 
 A chunk is charged, when it is requested, to the quota of the read that planned it. No chunk is
 planned while that quota is used up. If the quota is used up when a chunk is to be fetched, the
 chunk waits until its reader needs it or the quota has room.
 
-Each chunk is checked on the thread that fetched it. A damaged or failed one is dropped: the reader
-requests it again and gets the error, if it persists.
+Each chunk is checked on the thread that fetched it. A damaged or failed chunk is dropped. The
+reader requests its bytes again, and gets the error if the error persists.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ __all__ = ["Chunk", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"
 
 _GROWTH = 4
 # The number of chunks that are requested ahead from a server that sends at once. With one chunk,
-# the processors are idle at times. Three are not faster than two.
+# the processors are idle at times. Three chunks are not faster than two.
 _UNDER_WAY = 2
 # A window is requested within at most this multiple of the store's wait, so that one slow chunk
 # does not delay the chunks after it.
@@ -73,7 +74,7 @@ _Begun = tuple[Place, int, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadSettings:
     """Limits of read-ahead. ``threads`` is the number of threads for all streams together. If
-    ``max_window_bytes`` is 0, nothing is read ahead. If readers wait ``slow_ms`` for a store, it
+    ``max_window_bytes`` is 0, nothing is read ahead. A store for which readers wait ``slow_ms``
     counts as slow."""
 
     threads: int = 32
@@ -89,8 +90,9 @@ class ReadAheadSettings:
 class ReadAheadStats:
     """Counts since the start, but ``streams`` and ``threads`` are present numbers.
 
-    ``pieces`` and ``bytes`` count planned chunks. ``stalls`` counts waits of readers for a chunk.
-    ``wasted_bytes`` were fetched and dropped. ``failed`` chunks were damaged or not available.
+    ``pieces`` and ``bytes`` count planned chunks. ``stalls`` counts how often a reader waited for a
+    chunk. ``wasted_bytes`` counts bytes that were fetched and then dropped. ``failed`` chunks were
+    damaged or not available.
     """
 
     pieces: int
@@ -112,7 +114,7 @@ class Work(Enum):
     """The result of an attempt to fetch a chunk."""
 
     DONE = "done"
-    # Another thread fetches the chunk or has fetched it.
+    # Another thread is fetching the chunk or has fetched it.
     TAKEN = "taken"
     # The quota is used up.
     REFUSED = "refused"
@@ -151,8 +153,8 @@ class Chunk:
         self.payer = payer
         # Whether the quota had no room when a worker tried to fetch the chunk.
         self.is_refused = False
-        # The first offset is known only for the first chunk of a segment. The batches begin at or
-        # above the lowest offset and end with the last offset.
+        # The first offset is known only for the first chunk of a segment. The batches of any other
+        # chunk begin at or above its lowest offset and end with its last offset.
         self.first_offset, self._lowest_offset, self._last_offset = offsets
         self.position, self.end = span
         self.run: BatchRun | None = None
@@ -235,8 +237,8 @@ class Chunk:
         return self.end - self.position
 
     def _is_sound(self, run: BatchRun) -> bool:
-        """Whether the offsets match the index. This is checked because no checksum covers a base
-        offset."""
+        """Whether the offsets of the batches match the index. Offsets are checked because no
+        checksum covers a base offset."""
         return (
             run.is_whole
             and run.base_offset[0] >= self._lowest_offset
@@ -299,7 +301,7 @@ class Stream:
         return self.place is not None and self.position >= self.place.segment.segment_size_bytes
 
     def goes_on(self, place: Place, position: int) -> None:
-        """Set where the next batch begins, and drop the chunks before it."""
+        """Set the position of the next batch, and drop the chunks before this position."""
         self.place, self.position = place, position
         while self.chunks and self.chunks[0].end <= position and self.chunks[0].place.is_of(place):
             self.chunks.popleft()
@@ -314,8 +316,8 @@ class Stream:
         return first_offset is not None and first_offset <= offset
 
     def plan_from(self, place: Place, position: int, offset: int) -> None:
-        """Plan the next chunk right after the returned batches. It begins with `offset` or a later
-        offset."""
+        """Plan the next chunk right after the returned batches. The chunk begins with `offset` or a
+        later offset."""
         self.plan_place, self.plan_position, self.plan_offset = place, position, None
         self.plan_lowest = offset
 
@@ -338,7 +340,7 @@ class NextPlaces(Protocol):
         ...
 
     def start_of(self, place: Place, offset: int) -> int | None:
-        """Return the position of the batch that holds `offset`; None when none does."""
+        """Return the position of the batch that holds `offset`; None when no batch holds it."""
         ...
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
@@ -466,9 +468,10 @@ class ReadAhead:
     # -- pieces
 
     def in_place(self, stream: Stream, size_bytes: int) -> int:
-        """Return how many bytes to fetch for a reader that waits for `size_bytes`. For a sequential
-        reader this is more, to serve its next reads. From a quick store it grows with each read,
-        because a random reader may reach the end of its earlier read by chance."""
+        """Return how many bytes to fetch for a reader that waits for `size_bytes`. A sequential
+        reader gets more bytes, which serve its next reads. If the store is not slow, the number
+        grows with each read, because a random reader may begin at the end of its earlier read by
+        chance."""
         if stream.reads < 1 or self.settings.max_window_bytes <= 0:
             return size_bytes
         chunk_bytes = self.settings.chunk_bytes
@@ -478,7 +481,7 @@ class ReadAhead:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the store lets readers wait."""
+        """Whether readers wait for the store."""
         return self.waits.wait_ms >= self.settings.slow_ms
 
     def wait_for(self, stream: Stream, chunk: Chunk, payer: Payer) -> tuple[BatchRun | None, Work]:
@@ -549,9 +552,9 @@ class ReadAhead:
         return job
 
     def _is_sent_ahead(self, stream: Stream, max_bytes: int) -> bool:
-        """Whether chunks of a quick server are fetched ahead for this reader. They are as soon as
-        its requests are whole chunks. So they are not for a random reader that reached the end of
-        its earlier read by chance."""
+        """Whether chunks of a quick server are fetched ahead for this reader. This is so as soon as
+        the requests of the reader are whole chunks. A random reader that began at the end of its
+        earlier read by chance does not make such requests."""
         return not self._is_local and (
             self.in_place(stream, max_bytes) >= self.settings.chunk_bytes
         )
@@ -596,7 +599,8 @@ class ReadAhead:
         return chunk
 
     def _find_plan_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
-        """Return the place of the next chunk. None while it is unknown or if there is none."""
+        """Return the place of the next chunk. Return None while the place is unknown or if there is
+        no next chunk."""
         place = stream.plan_place
         assert place is not None
         if stream.warmed is not place:
@@ -658,7 +662,7 @@ class ReadAhead:
             )
 
     def drop_chunks(self, stream: Stream) -> int:
-        """Drop the chunks of a stream; return how many bytes that frees."""
+        """Drop the chunks of a stream. Return the number of freed bytes."""
         freed = 0 if stream.run is None else stream.run.view.nbytes
         stream.run = None
         while stream.chunks:

@@ -95,8 +95,8 @@ def source_of(text: str) -> Source:
 
 
 def _may_be_log_dir(path: str) -> bool:
-    """Return whether to open the path as a log directory. This includes files and unreadable
-    folders, because the errors of a log directory fit these, too."""
+    """Return whether to open the path as a log directory. Files and unreadable folders are opened,
+    too, because the errors of a log directory also describe these cases."""
     try:
         names = os.listdir(path)
     except OSError:
@@ -109,7 +109,7 @@ def _near_path(path: str) -> str:
 
 
 def _near(url: str) -> str:
-    # Most commands need neither the stores' modules nor threads until here.
+    # Imported here, because most commands need neither the stores' modules nor threads.
     from tierlog.reader.nearby import describe_nearby
 
     told = describe_nearby(url)
@@ -117,7 +117,7 @@ def _near(url: str) -> str:
 
 
 def local_path(url: str) -> str | None:
-    """Return the folder of a store of files, None for any other store."""
+    """Return the folder of a store that is a local folder; None for any other store."""
     try:
         parts = urlsplit(url)
     except ValueError as error:

@@ -7,7 +7,8 @@ from collections import deque
 
 __all__ = ["StoreWaits"]
 
-# Every store sends this many bytes in a millisecond. The rest of a request's time was waiting.
+# The estimate assumes that every store sends this many bytes in a millisecond. The rest of a
+# request's time counts as waiting.
 _BYTES_PER_MS = 1 << 20
 # The number of requests that the estimate follows.
 _REQUESTS = 8

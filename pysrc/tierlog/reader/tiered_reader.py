@@ -36,8 +36,8 @@ class _Here(NamedTuple):
 class TieredReader:
     """A `LogReader` over a directory's reader and a store's, of the same cluster.
 
-    Offsets that neither has are a GapError, unless the reader skips gaps. A topic name means the
-    topic of that name in the directory; the store may have other topics with the same name.
+    Offsets that neither reader has are a GapError, unless the reader skips gaps. A topic name means
+    the topic of that name in the directory; the store may have other topics with the same name.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TieredReader:
         for one in self._local.partitions():
             key = _identity(one)
             if one.topic_id is None:
-                # It was archived under an id that was made from its name.
+                # The topic was archived under an id that was made from its name.
                 key = derived.get(key[:2], key)
             other = known.get(key)
             known[key] = one if other is None else _join_summaries(other, one)
@@ -148,7 +148,8 @@ class TieredReader:
                     offset = int(records.offset[-1]) + 1
                     yield records
             except (FileNotFoundError, VanishedError):
-                # A segment was deleted while it was read: the directory begins later now.
+                # A segment was deleted while it was read, so the directory now begins at a later
+                # offset.
                 if self._local.start_offset(topic, partition) == border:
                     raise
                 continue
@@ -172,7 +173,7 @@ class TieredReader:
         )
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`: the directory knows the end if it has the partition."""
+        """See `LogReader`. If the directory has the partition, the end of the directory decides."""
         topic = self._stable_name(topic, partition)
         if self._local.start_offset(topic, partition) is None:
             self._remote.check_end(topic, partition)
@@ -208,8 +209,8 @@ class TieredReader:
         end_offset: int | None,
         here: _Here,
     ) -> Iterator[RecordColumns]:
-        """Yield the records below the directory's first offset; missing ones are a gap of
-        `name`."""
+        """Yield the records below the directory's first offset. Missing offsets are a gap of the
+        partition `name`."""
         ends = [one for one in (here.start_offset, end_offset) if one is not None]
         end = min(ends, default=None)
         # The end of a transaction may be at any offset below the directory's first offset.

@@ -32,8 +32,8 @@ class Workers(Protocol):
 
 
 class Threads:
-    """Up to `most` daemon threads, started when there are jobs. A thread that had no job for
-    `idle_ms` calls `when_idle` and ends.
+    """Runs jobs on up to `most` daemon threads, which are started when there are jobs. A thread
+    that had no job for `idle_ms` calls `when_idle` and ends.
 
     `close` does not wait for the threads, so that a store that never answers cannot block it.
     """
