@@ -4,9 +4,9 @@
 ``content`` (binary) of Spark's ``binaryFile`` source, through ``DataFrame.mapInArrow``. The other
 functions take one column; `spark_udfs.udfs` registers them.
 
-Damage becomes a row and does not fail the job, since Spark would repeat the scan in vain. The sound
-rows before the damage are returned. ``quarantine`` has the reason and the position of the damage;
-null if there is no damage. A null value gives a null result.
+Damage becomes a row and does not fail the job, since Spark would repeat a failed scan, which would
+fail again. The sound rows before the damage are returned. The column ``quarantine`` has the reason
+and the position of the damage; it is null if there is no damage. A null value gives a null result.
 
 A segment is a binary value or the path of a file that the worker can open. A worker reads a file a
 few MiB at a time, but Spark loads the whole content of a binary value.
@@ -102,8 +102,8 @@ _VERIFIED = {
 SCANNED = pa.struct({"batches": pa.list_(_BATCH), "quarantine": _QUARANTINE})
 # Records in the order of the log, without control records. timestamp_ms is -1 if a record has none.
 RECORDS = pa.struct({"records": pa.list_(_RECORD), "quarantine": _QUARANTINE})
-# Totals of the sound part. crc32c is the checksum of the whole segment; null unless all of it is
-# sound.
+# Totals of the sound part of a segment. crc32c is the checksum of the whole segment; null unless
+# the whole segment is sound.
 VERIFIED = pa.struct({**_VERIFIED, "quarantine": _QUARANTINE})
 DECODED = pa.struct({"entries": pa.list_(_ENTRY), "quarantine": _QUARANTINE})
 # The input is an array of structs with the fields of an entry; ``position`` may be missing.
@@ -137,7 +137,7 @@ SCAN_TYPE, RECORDS_TYPE, VERIFY_TYPE, DECODE_TYPE, ENCODE_TYPE = map(
 # One row per batch, and a last row with a null position for a segment that does not end cleanly.
 SCAN_SCHEMA = f"path string, {_sql_columns(_BATCH)}, stop_reason string, stop_position long"
 ENTRY_SCHEMA = f"path string, {_sql_columns(_ENTRY)}, error string"
-# A row of Spark has at most 2 GiB. This limit keeps the memory of a worker far below.
+# A row of Spark has at most 2 GiB. This limit keeps the memory of a worker far below 2 GiB.
 _MAX_RECORDS_BYTES = 512 << 20
 _Lists = tuple[list[Any], "_Quarantine | None"]
 
@@ -307,7 +307,7 @@ def _of_error(error: tierlog.CorruptDataError) -> _Quarantine:
 
 @contextmanager
 def _opened(value: Any) -> Iterator[Any]:
-    """Open a binary value in the memory of Arrow, or the file at a path."""
+    """Open a binary value in Arrow's memory without a copy, or open the file at a path."""
     if not pa.types.is_string(value.type) and not pa.types.is_large_string(value.type):
         yield value.as_buffer()
         return

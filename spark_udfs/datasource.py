@@ -59,7 +59,8 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
     @briefly
     def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader that gives each trigger the records that were added."""
+        """Return a reader that gives each trigger the records that were added since the trigger
+        before."""
         from spark_udfs.stream import TierlogStreamReader
 
         options = _parse(self.options, streaming=True)
@@ -111,7 +112,8 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(task) for task in plan_read(self._options, catalog, self._wanted)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. If a plan has no tasks, Spark runs one without rows."""
+        """Yield the rows of one task. If a plan has no tasks, Spark runs one task, which yields no
+        rows."""
         from spark_udfs.worker import freeze_once
         from tierlog.tables.read import read_task
 
@@ -127,7 +129,8 @@ class _PushFilters:
 
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
-        # This is an attribute of the instance, since a function in the class would become a method.
+        # The function is stored in the instance, since a function in the class would become a
+        # method.
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Any]) -> list[Any]:

@@ -34,8 +34,8 @@ _LOCAL = "local"
 _RAISED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b: ")
 _RUNTIME = "spark.sql."
 _SETTINGS = {
-    # Rows are exchanged with Python through a Unix socket. A task then ends 20 ms sooner than over
-    # TCP.
+    # Rows are exchanged with Python through a Unix socket. With a Unix socket, a task ends 20 ms
+    # sooner than with TCP.
     "spark.python.unix.domain.socket.enabled": "true",
     # A worker that crashes in native code prints its stack.
     "spark.python.worker.faulthandler.enabled": "true",

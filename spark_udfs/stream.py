@@ -7,7 +7,7 @@ partitions and, with ``subscribePattern``, new topics are read from their first 
 
 The plan of a trigger depends only on its start and end offsets, so a trigger that is repeated after
 a crash reads the same records. If retention removed records before they were read, the trigger
-fails; with ``failOnDataLoss=false``, it leaves them out.
+fails; with ``failOnDataLoss=false``, the trigger leaves these records out.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
         self._clock = clock or SystemClock()
         # The time of the last trigger.
         self._triggered_ms: int | None = None
-        # The last listing of the path and its offsets, and the offsets at which a query with
-        # ``availableNow`` ends.
+        # The last listing of the path, the offsets in this listing, and the offsets at which a
+        # query with ``availableNow`` ends.
         self._catalog: Catalog | None = None
         self._seen: StreamOffsets | None = None
         self._last: StreamOffsets | None = None

@@ -52,7 +52,7 @@ def advanced(
     partitions.
 
     `held` has the bounds of each partition that exists. A new partition is read from its first
-    offset. The offset of a partition that does not exist at present does not change. With
+    offset. If a partition does not exist at present, its offset does not change. With
     ``fail_on_data_loss``, an end below the offsets already read raises OutOfRangeError, since the
     log was truncated or is another log.
     """

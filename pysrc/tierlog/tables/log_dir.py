@@ -136,7 +136,7 @@ class LogDirCatalog:
         return stable.last_stable_offset
 
     def check_end(self, partition: Partition) -> None:
-        """See `Catalog`. The method checks nothing, because a log in a directory ends with its last
+        """See `Catalog`. There is nothing to check, because a log in a directory ends with its last
         file."""
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
@@ -285,8 +285,8 @@ def _gone(root: str) -> Iterator[TopicPartition]:
 def _known_start(log: PartitionLog) -> int:
     """Return the first offset that the log should have.
 
-    A broker that deletes segments also removes the leader epochs of their offsets. So no segment
-    was deleted whose offsets are still in the first leader epoch."""
+    A broker that deletes segments also removes the leader epochs of their offsets. So if an offset
+    is still in the first leader epoch, the segment of this offset was not deleted."""
     start = log.segments[0].base_offset
     epochs = log.leader_epochs.entries if log.leader_epochs else ()
     # If the log start offset is below the first segment, the offsets in between are in the remote
@@ -300,7 +300,7 @@ def _known_start(log: PartitionLog) -> int:
 def _check_whole(active: SegmentFiles, end: int) -> None:
     """Raise CorruptDataError when a scan from the start of the active segment stops before offset
     `end`. A batch with a wrong length stops the scan, although an index may lead to the batches
-    behind it."""
+    after that batch."""
     with active.open() as handle:
         table = scan_segment(handle, verify_crc=False)
     if end > (int(table.last_offset[-1]) + 1 if len(table) else active.base_offset):

@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
-# Settings for reading a store, which are options of the same name. Each of these settings applies
-# to one Spark worker.
+# Settings for reads of a store. The option for a setting has the same name. A setting such as a
+# quota applies to each Spark worker separately.
 _SETTINGS = (
     BATCH_LIMIT,
     "tierlog.fetch.memory.bytes",

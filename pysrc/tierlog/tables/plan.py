@@ -47,8 +47,8 @@ __all__ = [
 
 # Limit on the number of ranges in a task.
 _MAX_RANGES = 4096
-# A range is cut only if it is larger than a task by this factor, because two halves cost more than
-# one task that is a little too long.
+# A range is cut only if it is larger than a task by this factor, because two half tasks take longer
+# together than one task that is a little too large.
 _SPLIT_FACTOR = 1.5
 _PARALLEL_READS = 8
 _Item = TypeVar("_Item")
@@ -88,7 +88,8 @@ class ReadRange:
 
     ``size_bytes`` is the approximate size of these offsets in the log. ``aborted`` lists the
     aborted transactions that may have records at these offsets; these records are left out.
-    ``has_all`` says that the log was never compacted, so a rolled segment has all its offsets.
+    ``has_all`` is true if the log was never compacted, so that a rolled segment has all of its
+    offsets.
     """
 
     partition: Partition
@@ -100,7 +101,7 @@ class ReadRange:
     has_all: bool = False
 
     def leaving_out(self, aborted: tuple[AbortedTransaction, ...]) -> ReadRange:
-        """Return the range without the records of these transactions."""
+        """Return the range, with these aborted transactions to leave out."""
         return replace(self, aborted=aborted)
 
 
@@ -253,7 +254,7 @@ def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> P
     if options.end.is_time or options.end.of(*partition) == LATEST:
         catalog.check_end(partition)
     if options.end.is_time:
-        # Offsets at or above the last stable offset are not readable yet.
+        # A reader of committed records cannot read offsets at or above the last stable offset yet.
         end = min(end, held[1])
     if options.start.is_time:
         start = min(start, held[1])
@@ -356,7 +357,7 @@ def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRa
     count = max(1, round((end - first) / part_bytes))
     cuts: list[Mark] = [Mark(one.start_offset, first)]
     for mark in inside:
-        # Without a cut here, the part would become much larger.
+        # If there were no cut here, the part would become much larger.
         if mark.position >= first + len(cuts) * (end - first) // count:
             cuts.append(mark)
     cuts.append(Mark(one.end_offset, max(end, cuts[-1].position)))

@@ -172,7 +172,7 @@ class _LocalSegment:
             (table.max_timestamp_ms >= min_timestamp_ms) & (table.last_offset >= start)
         )
         if table.stop_reason is not StopReason.END:
-            # The batches after the stop are unknown.
+            # The timestamps of batches after the position at which the scan stopped are unknown.
             known_end = int(table.last_offset[-1]) + 1 if len(table) else start
             return (int(table.base_offset[late[0]]) if len(late) else known_end), end
         if not len(late):
@@ -198,7 +198,7 @@ class _LocalSegment:
                     offset, position = rows.next_offset, rows.stop_position
                     is_usual = not rows.is_last
                     if _is_too_low(handle, position, offset):
-                        # Either the batch at this position or the batch before it is wrong.
+                        # Either the batch at this position or the batch before has wrong offsets.
                         is_usual, offset, position = False, before, start
                     elif position > start:
                         yield rows, offset
@@ -249,10 +249,10 @@ class _LocalSegment:
         return None if after.position >= size_bytes else Mark(after.offset, after.position)
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
-        """Return the position where the read starts. The position of `place` is used if it is
-        known. If it is unknown, the position in the offset index is used, and the batches that
-        prove this position are returned, too. If the index is wrong, the headers are searched for
-        the position."""
+        """Return the position where the read starts. If the position of `place` is known, the read
+        starts there. Otherwise the read starts at the position from the offset index, and the
+        batches that prove this position are returned, too. If the index is wrong, the headers are
+        searched for the position."""
         base = self._files.base_offset
         if place.position >= 0:
             return place.position, None
@@ -295,7 +295,7 @@ class _LocalSegment:
         return None
 
     def _learn(self, records: RecordColumns, read_bytes: int) -> None:
-        """Read fewer bytes at a time if a part of the window filled the memory budget."""
+        """Read fewer bytes at a time if decoding a part of the window filled the memory budget."""
         if records.batches.stop_reason is StopReason.MEMORY_BUDGET:
             self._window_bytes = min(2 * read_bytes, _WINDOW_BYTES)
         else:

@@ -1,4 +1,4 @@
-"""The findings of checks, the action for each finding, and the amount of checked data."""
+"""Findings of checks, each with an action for the operator, and the amount of checked data."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Finding:
     it.
 
     ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...). ``action`` says what the
-    operator should do. The other fields have the partition and the offsets, as far as known.
+    operator should do. The other fields have the partition and the offsets of the finding, as far
+    as these are known.
     """
 
     severity: Severity

@@ -82,7 +82,8 @@ def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[Co
     """Check a ``.index``: entries ascend, and each has the position of a batch and the last offset
     of this batch or of a later one.
 
-    Brokers up to 1.1 write the first offset of the batch instead. Lookups find the same batch.
+    Brokers up to 1.1 write the first offset of the batch instead. This is accepted, because a
+    look-up finds the same batch.
     """
     entries, faults = _entries(data, _OFFSET_ENTRY)
     offsets = entries["offset"].astype(np.int64) + base_offset

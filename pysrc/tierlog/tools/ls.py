@@ -99,7 +99,7 @@ class GapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRow:
-    """A skipped name, and the reason why it was skipped."""
+    """A name in a directory or store that the listing skipped, and the reason."""
 
     path: str
     reason: str
@@ -108,7 +108,7 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRow:
-    """A damaged checkpoint; the values that depend on it are unknown."""
+    """A damaged checkpoint. The values that come from this checkpoint are unknown."""
 
     path: str
     position: int

@@ -1,14 +1,14 @@
 """Prints rows of plain dataclasses as text for people and documents for programs.
 
-The name of a field, with its unit last, decides its format:
+The name of a field ends with its unit and decides the format of the value:
 
 * ``size_bytes``: a human size in text, the exact number in documents;
 * ``max_timestamp_ms``: an ISO time in text, milliseconds in documents;
 * every other value as it is. None is ``-`` in text and null in documents.
 
-``wide_field()`` marks fields that only ``wide`` and the documents show. `RowStream` also shows a
-wide field with ``streamed`` in its metadata. One command makes one document, an object with one
-list per table."""
+``wide_field()`` marks fields that only the format ``wide`` and the documents show. `RowStream` also
+shows a wide field with ``streamed`` in its metadata. One command makes one document, an object with
+one list per table."""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from typing import Any
 
 __all__ = ["pack", "unpack"]
 
-# Random parts of keys and rows do not compress; the fastest level suffices for the rest.
+# Random parts of keys and rows cannot be compressed, and the fastest level suffices for the other
+# parts.
 _FASTEST_LEVEL = 1
 
 

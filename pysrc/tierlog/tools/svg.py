@@ -1,7 +1,8 @@
 """Makes small charts as inline SVG without scripts, fonts or external assets.
 
 Colours come from the page's style sheet by class (``c0`` to ``c5`` for series), so that one chart
-serves light and dark pages. Every mark has a title, which browsers show under the pointer.
+serves light and dark pages. Every mark has a title, which a browser shows while the pointer is on
+the mark.
 """
 
 from __future__ import annotations

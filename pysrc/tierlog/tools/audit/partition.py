@@ -270,8 +270,8 @@ def _check_handed_on(before: AuditedSegment, after: AuditedSegment, tally: Tally
         return
     handed_on, kept = set(before.open_transactions), set(after.open_transactions)
     for one in sorted(kept - handed_on):
-        # A first offset outside of this segment is not checked, since a producer state can begin
-        # without earlier records.
+        # If the first offset lies outside of the previous segment, the transaction is not checked,
+        # since a producer state can begin without earlier records.
         if before.base_offset <= one.first_offset <= before.end_offset:
             _broken(
                 after, one, "open at the end of the previous segment, too", "not open there", tally

@@ -1,8 +1,9 @@
 """Plans which segments of a store an audit checks, from the listing of the store and the metadata.
 
-The listing stays packed until a worker needs it. The plan itself reports every finding that needs
-no read of a segment's objects: a segment that lacks one object, foreign objects, a missing or
-damaged cluster marker, a topic id with two names, and segments that only the metadata has.
+A part of the listing stays packed until a worker needs that part. The plan itself reports every
+finding that needs no read of a segment's objects: a segment that lacks one object, foreign objects,
+a missing or damaged cluster marker, a topic id with two names, and segments that only the metadata
+has.
 """
 
 from __future__ import annotations
@@ -214,7 +215,8 @@ def _temporary_files(url: str, tally: Tally) -> None:
 
 
 def _names(listed: Sequence[ListedSegments], tally: Tally) -> None:
-    """Report a topic id with two topic names. A topic never changes its id or its name."""
+    """Report a topic id with two topic names. This is a problem because a topic never changes its
+    id or its name."""
     named: dict[str, str] = {}
     told: set[str] = set()
     for one in listed:

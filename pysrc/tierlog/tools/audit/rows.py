@@ -43,7 +43,7 @@ class EpochSize(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction without an end: its producer and its first offset."""
+    """The producer and the first offset of a transaction that has not ended."""
 
     producer_id: int
     first_offset: int
@@ -53,11 +53,11 @@ class OpenTransaction(NamedTuple):
 class AuditRules:
     """The rules of an audit.
 
-    ``now_ms`` is the current time, which separates active copies from abandoned ones. With
-    ``deep``, the audit reads every `.log` object whole, and ``max_decompressed_bytes`` limits the
-    decompressed size of a batch. ``retention_ms`` and ``retention_bytes`` are the retention to try
-    out; None means no limit. If ``log_start_offset`` is None, it is read from the metadata; without
-    metadata, it is the start of the first stored segment.
+    ``now_ms`` is the current time, which decides whether an unfinished copy is active or abandoned.
+    With ``deep``, the audit reads every `.log` object whole, and ``max_decompressed_bytes`` limits
+    the decompressed size of a batch. ``retention_ms`` and ``retention_bytes`` are the retention to
+    try out; None means no limit. If ``log_start_offset`` is None, it is read from the metadata;
+    without metadata, it is the start of the first stored segment.
     """
 
     now_ms: int
@@ -208,9 +208,9 @@ class DeletionRow:
 class RetentionRow:
     """The effect of retention on one partition.
 
-    The log would start at ``new_log_start_offset``. ``size_bytes`` is the size that the size rule
-    compared with its limit; None when the rule was not applied. ``held_back`` says why a rule was
-    not applied.
+    The log would start at ``new_log_start_offset``. ``size_bytes`` is the size of the log that the
+    size rule compared with its limit; None when the size rule was not applied. ``held_back`` says
+    why a rule was not applied.
     """
 
     topic: str

@@ -209,8 +209,8 @@ def _look(
 
 
 def _orphan(key: str, age_ms: int, described: DescribedIndexes | Problem, tally: Tally) -> None:
-    """Report a segment without metadata, unless its objects are gone or are the copy of a deposed
-    leader."""
+    """Report a segment that has no metadata, unless its objects are gone or are the copy of a
+    deposed leader."""
     if isinstance(described, Problem) and described.reason in _NOTED:
         return
     say = tally.problem if age_ms >= UNDER_WAY_MS else tally.note
@@ -399,7 +399,8 @@ def _deep_look(
             max_decompressed_bytes=rules.max_decompressed_bytes,
         )
     except CorruptDataError as error:
-        # For a reason in _SEALED the checksum is right, so the broker has the same bytes.
+        # If the reason is in _SEALED, the checksum of the batch is right, so the broker has the
+        # same bytes.
         another = _WRITTEN_SO if error.reason in _SEALED else _COPY_AGAIN
         tally.error(error, key, error.hint or another)
         return None

@@ -132,7 +132,7 @@ def _check(data: Buffer, most_bytes: int) -> BatchTable:
 
 def _require_sound_stop(table: BatchTable, data: Buffer, left_bytes: int) -> None:
     """Raise CorruptDataError when the scan stopped at damage. A batch that the end of `data` cuts
-    off is no damage, unless the segment ends there, too."""
+    off is damage only if the segment ends there, too."""
     size_bytes = memoryview(data).nbytes
     # If the next base offset and length are cut off, the bytes left may all be zero.
     is_cut = table.stop_reason is StopReason.TORN_TAIL or (

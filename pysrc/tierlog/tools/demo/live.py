@@ -34,7 +34,7 @@ _SILENCE_MS = 30_000
 # Codecs that every client has.
 _CODECS = (None, "gzip")
 
-# The quota counts over short windows, so that it has an effect on a copy of a few seconds.
+# The quota counts over short windows, so that the quota limits even a copy of a few seconds.
 NODE_SETTINGS = {
     "remote.log.manager.copy.max.bytes.per.second": str(QUOTA_BYTES_PER_SECOND),
     "remote.log.manager.copy.quota.window.num": "2",
@@ -274,8 +274,8 @@ class _LiveDemo:
         found = []
         with self._consumer(max_partition_fetch_bytes=64 << 10) as consumer:
             for number in range(_READS):
-                # The step has no common divisor with the number of records, so it reaches the whole
-                # topic.
+                # The step between offsets has no common divisor with the number of records, so the
+                # offsets are spread over the whole topic.
                 record = number * 7_919 % self._result.records
                 partition = TopicPartition(TOPIC, record % PARTITIONS)
                 consumer.assign([partition])

@@ -5,7 +5,7 @@ logs of the repository. The demo compares every object in the store with the bro
 record read from the store with the record decoded from that file, and the number of records with
 the count of the scan.
 
-The measurements are small and only illustrate. ``make bench`` has reliable figures.
+The measurements are small and only illustrate. ``make bench`` measures reliable figures.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class CodecFigures:
 
 @dataclass(slots=True, kw_only=True)
 class DemoResult:
-    """The contents of the summary and the report. Times are in microseconds."""
+    """The values that the summary and the report show. Times are in microseconds."""
 
     log_dirs: tuple[str, ...]
     store_url: str

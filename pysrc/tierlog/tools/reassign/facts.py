@@ -1,4 +1,4 @@
-"""Reads from a cluster what a plan needs: replicas, sizes, incoming bytes, settings."""
+"""Reads the facts that a plan needs from a cluster: replicas, sizes, incoming bytes, settings."""
 
 from __future__ import annotations
 

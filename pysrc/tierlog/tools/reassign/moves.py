@@ -100,7 +100,8 @@ class MoveStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """The status of one partition, the replicas it has and the replicas it should have."""
+    """The status of one partition's move, the present replicas of the partition and the planned
+    replicas."""
 
     partition: TopicPartition
     status: MoveStatus
@@ -184,9 +185,9 @@ class ClearedThrottles:
 class Status:
     """The status of all moves of a plan.
 
-    ``is_moving`` says whether any partition of the cluster moves, whether it is in the plan or not.
-    ``cleared`` is None if the throttles were kept, since moves still need them or the caller
-    preserves them.
+    ``is_moving`` says whether any partition of the cluster moves. This includes partitions outside
+    of the plan. ``cleared`` is None if the throttles were kept, because moves still need the
+    throttles or the caller preserves them.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -365,7 +366,7 @@ def _with_ongoing(
     target: Assignment, current: Assignment, ongoing: Mapping[TopicPartition, OngoingReassignment]
 ) -> tuple[dict[TopicPartition, Placement], dict[TopicPartition, tuple[int, ...]]]:
     """Return the targets and the original replicas of the plan and of all other moves. The lists of
-    throttled replicas need both."""
+    throttled replicas are made from both."""
     whole = {partition: Placement(one.target) for partition, one in ongoing.items()} | dict(target)
     origins = {
         partition: ongoing[partition].origin
@@ -390,7 +391,7 @@ class _ChangedSettings:
     def change(
         self, before: Mapping[Resource, Mapping[str, str]], changes: Iterable[SettingsChange]
     ) -> None:
-        """Make the changes. ``before`` has the current settings of their resources."""
+        """Make the changes. ``before`` has the current settings of the changed resources."""
         changes = list(changes)
         for one in changes:
             old = self._before.setdefault(one.resource, {})

@@ -43,7 +43,8 @@ def spread_minimally(
 
 
 def _in_place(before: _Replicas, after: Sequence[int]) -> _Replicas:
-    """Return the replicas of `after`. Replicas that are also in `before` keep their positions."""
+    """Return the replicas of `after`, in an order in which replicas that are also in `before` keep
+    their positions."""
     added = iter([one for one in after if one not in before])
     return tuple(one if one in after else next(added) for one in before)
 
@@ -78,8 +79,8 @@ class _Minimal:
     def level(self) -> None:
         """Move replicas from fuller to emptier brokers until no move levels them further."""
         mean = sum(self._held.values()) / len(self._racks)
-        # Level to the mean first, so that no replica moves twice. Racks may leave a larger
-        # difference, which the second round reduces.
+        # The first round levels to the mean, so that no replica moves twice. Because of racks, a
+        # larger difference may remain, which the second round reduces.
         for floor in (mean, 0.0):
             while self._unload_brokers(floor):
                 pass
@@ -167,7 +168,7 @@ def spread_as_kafka(
     (``StripedReplicaPlacer``), and their spreads have the same properties.
 
     ``draw(n)`` returns a random number below n. This number decides the first broker and the first
-    distance of each topic. So Kafka's tool moves most partitions.
+    distance of each topic. Because of this random choice, Kafka's tool moves most partitions.
     """
     _check(current, racks)
     arranged, rack_count = _arrange(racks)
@@ -205,8 +206,8 @@ def _spread_one(
 
 
 def _arrange(racks: Racks) -> tuple[list[int], int]:
-    """Return the brokers, ordered so that racks alternate, and the number of racks; 1 when racks do
-    not count."""
+    """Return the brokers, ordered so that racks alternate, and the number of racks. The number is 1
+    when racks are not considered."""
     if any(rack is None for rack in racks.values()):
         return sorted(racks), 1
     by_rack: dict[str, list[int]] = {}

@@ -77,11 +77,13 @@ def format_replicas(pairs: Iterable[tuple[int, int]]) -> str:
 
 
 def merge_replicas(existing: str | None, added: Iterable[tuple[int, int]]) -> str:
-    """Return a list with the entries of both. If ``existing`` is ``*``, the result is ``*``."""
+    """Return a list with the entries of both lists. If ``existing`` is ``*``, the result is
+    ``*``."""
     try:
         before = parse_replicas(existing or "")
     except ValueError:
-        # Kafka accepted a list that this code cannot parse. The new entries replace this list.
+        # The existing list cannot be parsed, although Kafka accepted it. The new entries replace
+        # it.
         before = frozenset()
     return ALL_REPLICAS if before is None else format_replicas({*before, *added})
 

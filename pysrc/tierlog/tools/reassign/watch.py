@@ -225,7 +225,7 @@ class MoveWatch:
         )
 
     def _estimate_left(self) -> float | None:
-        """Return the time that the remaining bytes take under the throttles; None if no throttle
+        """Return the seconds that the remaining bytes take under the throttles; None if no throttle
         applies."""
         send: dict[int, int] = defaultdict(int)
         receive: dict[int, int] = defaultdict(int)

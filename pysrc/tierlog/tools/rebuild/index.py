@@ -7,7 +7,7 @@ rows. The written bytes depend only on the source, and a task replaces no object
 `.indexes` objects. So a task may run twice, and two runs may overlap.
 
 The remote index files of a store's partitions are made from the `.indexes` objects. So the tasks
-for them, which `remote_index_task` runs, run after all other tasks.
+that make remote index files, which `remote_index_task` runs, run after all other tasks.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ __all__ = [
 
 _REMOTE_INDEX = instance_of("a RemoteIndexConfig", RemoteIndexConfig)
 
-# Threads scan this many bytes in the time that processes need to start.
+# In the time that processes need to start, threads can scan this many bytes.
 DEFAULT_PROCESS_BYTES = 4 << 30
 _MAX_RESTARTS = 3
 
@@ -162,7 +162,8 @@ class RebuildPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildSummary:
-    """Numbers of segments by outcome. ``size_bytes`` counts the segments that were scanned."""
+    """The number of segments for each outcome. ``size_bytes`` is the size of all segments that were
+    scanned."""
 
     source: str
     target: str
@@ -371,7 +372,8 @@ def _left_out(skipped: Skipped) -> Finding:
 
 
 def _done_without(damage: CorruptDataError) -> Finding:
-    """Return a note for a checkpoint that cannot be read. The batches are used in its place."""
+    """Return a note for a checkpoint that cannot be read. The rebuild uses the batches instead of
+    the checkpoint."""
     action = "restore the file, or compare the rebuilt files with another replica"
     return replace(finding_of(damage, damage.path or "", action), severity=Severity.NOTE)
 

@@ -153,7 +153,8 @@ def plan_log_chains(
     chain_bytes: Callable[[int], int],
 ) -> Iterator[LogChain]:
     """Yield chains that have every segment exactly once. ``chain_bytes`` gets the bytes of all
-    partitions so far and returns the length at which a chain ends, if it can end there."""
+    partitions so far and returns a size. A chain of this size or more ends before the next segment
+    that has a sound snapshot."""
     seen_bytes = 0
     for log in logs:
         bare = replace(log, skipped=(), problems=())
@@ -187,8 +188,8 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
     """Yield one outcome per segment of chains that share a target, in order. Damage is a finding,
     never an error.
 
-    Many files are synced together. The outcome of a segment is yielded when all of its files are
-    durable.
+    Many files are synced together. The outcome of a segment is yielded when all files of the
+    segment are durable.
     """
     target = chains[0].target if chains else None
     store = None if target is None else LocalStore(target)
@@ -302,7 +303,8 @@ def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
 
 
 def _rebuild_segment(chain: LogChain, number: int, snapshot: bytes | None, known: bool) -> _Rebuilt:
-    """Rebuild a segment. `snapshot` is the producer state before it, if that is `known`."""
+    """Rebuild a segment. `snapshot` is the producer state at the start of the segment, if that
+    state is `known`."""
     log, segment = chain.log, chain.log.segments[number]
     made = _Rebuilt(
         chain=chain,

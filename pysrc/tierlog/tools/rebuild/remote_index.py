@@ -1,11 +1,12 @@
 """Rebuilds the remote index files of a store's partitions in a folder.
 
 The files are made from the partition's sound `.indexes` objects alone, with the code that a node
-uses to append to them. So the files equal those of a node that indexed these segments with the same
-settings. Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
+uses to append to them. So the files are equal to the files of a node that indexed these segments
+with the same settings. Offsets that no sound segment has are a gap in the files, as on a node that
+lost segments.
 
 The lineage of the newest segment shows which offsets a later leader truncated. Entries of these
-offsets are left out. The store does not record where a node made such a cut.
+offsets are left out. The store does not record at which offset a node cut its files.
 
 Each worker makes the files in a folder of its own and then renames each whole file, unless the name
 exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ,
@@ -268,8 +269,8 @@ def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmen
 
 
 def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
-    """Return whether all checksums of an `.indexes` object are right, now that it may have been
-    repaired."""
+    """Return whether all checksums of an `.indexes` object are right. A task may have repaired the
+    object before this check."""
     key = indexes_key(segment)
     try:
         verify_indexes(read_whole(source, key), path=f"{source.url}/{key}")

@@ -11,9 +11,9 @@ the damaged object, otherwise from the segments around it:
 | topic, broker and cluster id | a sound segment of the partition; or the key, -1, the marker |
 | created_ms | the time at which the `.log` object was stored |
 
-So every run over the same store makes the same bytes, even when two runs overlap. A missing object
-is created unless another run has created it. A damaged object is read again and then replaced by
-the bytes that any run would write.
+All of these facts come from the store, so every run over the same store makes the same bytes, even
+when two runs overlap. A missing object is created unless another run has created it. A damaged
+object is read again and then replaced by the bytes that any run would write.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class StoredChain:
     """Consecutive segments of one partition that one worker takes in order.
 
     ``before`` has the sound segments that end right before a segment of the chain. ``after`` is the
-    first sound segment that starts after the whole chain. ``begins`` says whether the store has no
-    earlier segment.
+    first sound segment that starts after the whole chain. ``begins`` is true if the store has no
+    earlier segment of the partition.
     """
 
     url: str
@@ -243,7 +243,8 @@ def _unknown_state(path: str, matters: bool) -> Finding:
         severity=Severity.PROBLEM if matters else Severity.NOTE,
     )
     if matters:
-        # Without the state of producers, aborted records would be served as committed records.
+        # If this segment were rebuilt without the producer state, readers would get aborted records
+        # as committed records.
         raise _RefusedError(found)
     return found
 
@@ -282,8 +283,8 @@ def _examine(
         next_base_offset=None if told is None else told.metadata.end_offset + 1,
         is_active=False,
         lineage=segment.lineage,
-        # If the checksum of the whole object is right, the log had these gaps in its offsets when
-        # it was copied.
+        # The description has the checksum of the whole `.log` object. If this checksum is right,
+        # any gaps between batches were in the log when the segment was copied.
         allow_gaps=told is not None and told.metadata.log_crc32c is not None,
         producer_snapshot=None if before is None else before.snapshot,
         index_interval_bytes=chain.index_interval_bytes,
@@ -383,7 +384,7 @@ def _lineage(
     lineage = LeaderEpochs((*earlier, *(entry for entry in own if entry.epoch > known)))
     if lineage.up_to(end_offset + 1):
         return lineage
-    # Messages before format 2 have no epochs.
+    # Batches before message format 2 have no leader epochs.
     return lineage.with_front(segment.key.base_offset)
 
 

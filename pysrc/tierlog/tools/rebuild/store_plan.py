@@ -1,9 +1,9 @@
-"""Plans which `.indexes` objects of a store are rebuilt, and from what.
+"""Plans which `.indexes` objects of a store are rebuilt, and which objects each rebuild uses.
 
 Every `.indexes` object is read, and all of its checksums are checked. A `.log` object without an
 `.indexes` object is left alone in two cases: it is so new that its copy may be active, or a sound
-segment holds its first offset. In the second case an interrupted copy left it, and the copy was
-repeated.
+segment holds its first offset. In the second case, an interrupted copy left the `.log` object
+behind, and a later copy stored the segment.
 
 Listings, results and chains stay packed, however many segments there are. Only one partition at a
 time is unpacked, and only if one of its segments needs a rebuild.
@@ -47,7 +47,8 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "plan_store"]
 
-# This is much longer than the time between the two objects of an active copy.
+# A `.log` object younger than this may belong to an active copy, which stores the `.indexes` object
+# much sooner.
 _COPY_UNDER_WAY_MS = 600_000
 _DEPOSED = "nothing to do: readers ignore this copy, and the sidecar of the later leader removes it"
 _NOT_OURS = "nothing to do: tierlog passes over it"
@@ -234,7 +235,7 @@ class _Seen:
 
     @classmethod
     def of(cls, here: Iterable[LookedSegments]) -> _Seen:
-        """Unpack a partition. The partition stays packed if none of its segments is broken."""
+        """Unpack the segments of a partition. If none of them needs a rebuild, they stay packed."""
         parts = list(here)
         is_sound = not any(part.broken for part in parts)
         looks = [] if is_sound else [one for part in parts for one in part.looks()]

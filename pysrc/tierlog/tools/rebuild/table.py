@@ -1,4 +1,4 @@
-"""Makes Arrow tables of the report of a rebuild, and its two Parquet files.
+"""Converts the report of a rebuild to Arrow tables, and writes its two Parquet files.
 
 ``segments.parquet`` has a row for each segment, with its findings (``SEGMENTS``).
 ``findings.parquet`` has a row for every finding (``FINDINGS``), also for findings that belong to no
@@ -62,8 +62,8 @@ def finding_table(findings: Iterable[Finding]) -> pa.Table:
 
 def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
     """Return the outcomes that a report was made from, in its order."""
-    # The findings of segments are the last ones of the report, in the order of the rows. Each row
-    # has one word per finding.
+    # The findings of segments are the last ones of the report, in the order of the rows. The row of
+    # a segment has one word for each of its findings.
     first = len(report.findings) - sum(len(row.findings) for row in report.segments)
     for row in report.segments:
         end = first + len(row.findings)

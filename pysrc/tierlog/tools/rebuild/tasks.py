@@ -26,7 +26,7 @@ _LARGEST_PART_BYTES = 64 << 20
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
 # A task may exceed its limit by the limit divided by this number. Otherwise a task of 1 GiB would
-# take only three segments of 256 MiB, since opening a segment has a cost.
+# take only three segments of 256 MiB, since a segment counts as a little more than its bytes.
 _SLACK = 16
 
 Chain = LogChain | StoredChain
@@ -93,8 +93,8 @@ def pack_chains(
     max_bytes: int = DEFAULT_TASK_BYTES,
     min_bytes: int = 0,
 ) -> Iterator[PackedChains]:
-    """Pack adjacent chains together. The more chains there are, the larger the parts become, but no
-    part is a large portion of a slot's share. ``max_bytes`` and ``min_bytes`` are as in
+    """Pack adjacent chains together. Parts become larger when there are more chains, but every part
+    is small compared with a slot's share of the work. ``max_bytes`` and ``min_bytes`` are as in
     `pack_tasks`."""
     least = max(min_bytes, _SMALLEST_TASK_BYTES)
     group: list[Chain] = []

@@ -37,7 +37,8 @@ from tierlog.types import StopReason
 
 __all__ = ["verify_log_dir"]
 
-# A broker refuses segment.index.bytes above 2^31 - 1; usual values are below a hundredth of that.
+# A broker refuses segment.index.bytes above 2^31 - 1, and most brokers have less than a hundredth
+# of this value.
 _INDEX_LIMIT_BYTES = 256 << 20
 
 _RESTORE = (
@@ -145,7 +146,8 @@ def _verify_segment(
     None.
     """
     try:
-        # Read the indexes first: their entries then point at batches that the log already has.
+        # Read the indexes before the log, so that every entry points at a batch that the log
+        # already has.
         indexes = {kind: (path, data) for kind, path, data in _read_indexes(segment, tally)}
         tables = _scan(segment, indexes["index"][1] if "index" in indexes else b"")
     except OSError as error:
@@ -174,7 +176,8 @@ def _verify_segment(
 
 
 def _scan(segment: SegmentFiles, offset_index: bytes) -> list[BatchTable]:
-    """Scan the segment from its start, and from the next indexed batch after each damaged one."""
+    """Scan the segment from its start, and again from the next indexed batch after each damaged
+    batch."""
     tables = [scan_segment(segment.log_path)]
     positions = indexed_positions(offset_index)
     while tables[-1].stop_reason not in _LAST_STOPS and len(tables) < _MAX_SCANS:
@@ -251,7 +254,7 @@ def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
 
 
 def _check_stops(segment: SegmentFiles, tables: Sequence[BatchTable], tally: Tally) -> None:
-    """Report why each scan stopped, and where the next one found batches."""
+    """Report why each scan stopped, and the position at which the next scan found batches."""
     for table, following in zip(tables, (*tables[1:], None), strict=True):
         tally.add_batches(table)
         reason = table.stop_reason
@@ -331,7 +334,7 @@ def _report_faults(
     for fault in faults:
         if segment.is_active and fault.reason == "zero_tail":
             continue
-        # The index may be right about batches that follow a damaged batch.
+        # The scan stopped at a damaged batch, and the index may be right about later batches.
         if fault.reason == "past_the_log" and table.stop_reason is not StopReason.END:
             continue
         # A crash leaves the tail of an active index in any state.
