@@ -208,7 +208,7 @@ def _columns(rows: pa.StructArray) -> dict[str, pa.Array]:
 
 
 class _Quarantine(NamedTuple):
-    """The reason why a part of a segment is missing. The fields are those of the struct
+    """The reason why a part of a segment is missing. The class has the same fields as the struct
     ``quarantine``."""
 
     reason: str
@@ -248,7 +248,8 @@ def verify_column(segments: pa.Array) -> pa.Array:
 
 
 def encode_column(entries: pa.Array) -> pa.Array:
-    """Return a remoteLogIndex without a trailer for each array of entries, as ``ENCODE_TYPE``."""
+    """Return, for each array of entries, a remoteLogIndex that has no trailer, as
+    ``ENCODE_TYPE``."""
     encoded, problems = [], []
     for value in entries:
         data, problem = _guarded(_encode, value, None)

@@ -4,8 +4,8 @@
     spark.read.format("tierlog").option("subscribe", "orders").load("s3://bucket/kafka")
 
 The options are in `tierlog.tables.options`. Rows have the columns of Spark's Kafka source, then the
-leader epoch and the producer of their batch. If the user gives a schema, it selects columns, and
-only these are decoded.
+leader epoch and the producer of their batch. A schema that the user gives selects columns, and only
+these columns are decoded.
 
 Spark may load this module in any process to list the data sources. A module that fails to load
 hides all other data sources. So this module imports no native code before a read begins.
@@ -124,7 +124,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 
 
 class _PushFilters:
-    """The `pushFilters` of one reader. Spark takes it for the inherited
+    """The `pushFilters` of one reader. To Spark, this object looks like the inherited
     `DataSourceReader.pushFilters`."""
 
     def __init__(self, reader: _Reader) -> None:

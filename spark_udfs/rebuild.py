@@ -76,8 +76,8 @@ _Part = TypeVar("_Part", ListedSegments, LookedSegments)
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _MADE = pa.schema({"made": pa.binary()})
 _LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
-# Approximate number of `.indexes` objects that one task reads, and the number that it reads at a
-# time. The tasks in other slots read at the same time.
+# The approximate number of `.indexes` objects that one task reads, and the number of objects that a
+# task reads at a time. The tasks in other slots read at the same time.
 _TASK_LOOKS = 1024
 _PARALLEL_READS = 4
 _BATCH_BYTES = 1 << 20
@@ -91,8 +91,8 @@ _SMALLEST_TASK_BYTES = 32 << 20
 # Work of up to this size is sent to every task together with the function, which costs almost
 # nothing. A shuffle that gives each task its own part would cost a stage.
 _SENT_WITH_FUNCTION_BYTES = 256 << 10
-# A JVM that only schedules ends before its second compiler saves time, and that compiler takes
-# cores from the scans. The user's ``extraJavaOptions`` also apply.
+# A JVM that only schedules ends before its second compiler saves any time, and this compiler would
+# take cores from the scans. The user's ``extraJavaOptions`` also apply.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 SCHEDULING_JVM = {
     "spark.driver.defaultJavaOptions": _ONE_COMPILER,
@@ -150,14 +150,14 @@ def rebuild_indexes(
 
     The written bytes and the rows are the same as with local processes. ``source`` and ``target``
     are paths or URLs that every worker can reach; credentials come from the workers' environment.
-    ``slots`` is the number of tasks that run at a time; by default, that of the session.
+    ``slots`` is the number of tasks that run at a time; by default, the number of the session.
     ``task_bytes`` is the size of the larger tasks; by default 256 MiB, or 1 GiB if each slot has at
     least 8 GiB to scan.
 
     ``report_path`` is the folder for ``segments.parquet`` and ``findings.parquet``, which replace
-    those of an earlier run. If it is a path, the driver writes two files. If it is a URL, Spark's
-    workers write two folders, and the driver never receives the rows. ``progress`` is called on the
-    driver. ``remote_index`` is as in `plan_rebuild`.
+    those of an earlier run. If ``report_path`` is a path, the driver writes two files. If
+    ``report_path`` is a URL, Spark's workers write two folders, and the driver never receives the
+    rows. ``progress`` is called on the driver. ``remote_index`` is as in `plan_rebuild`.
 
     Raises the errors of `plan_rebuild`, and TierlogError when Spark gives up the job. The rows
     report damage of segments.
@@ -196,8 +196,8 @@ def rebuild_indexes(
 def rebuild_on(
     master: str, source: str, *, send_package: bool = False, **wanted: Any
 ) -> RebuildReport:
-    """Run `rebuild_indexes` in a new session on ``master``. With ``send_package``, workers without
-    tierlog receive the tierlog of this process (`spark_udfs.ship`). Raises the errors of
+    """Run `rebuild_indexes` in a new session on ``master``. With ``send_package``, workers that
+    lack tierlog receive the tierlog of this process (`spark_udfs.ship`). Raises the errors of
     `rebuild_indexes` and `ship`."""
     # With Spark Connect, the server's JVM runs already, so settings for the start of a JVM have no
     # effect.
@@ -406,7 +406,7 @@ def _looks(
 
 
 def _together(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
-    """Yield the parts in groups for one task each, in order."""
+    """Yield groups of parts, in order. Each group is the work of one task."""
     group: list[_Part] = []
     held = 0
     for part in parts:

@@ -62,10 +62,10 @@ def session_config(master: str = "") -> dict[str, str]:
     server starts.
 
     For a local master, this function sets the interpreter of this process in the environment,
-    unless the environment names one. Otherwise Spark would use the `python3` of the path. If that
-    interpreter has no tierlog, Spark reports DATA_SOURCE_NOT_FOUND. For a cluster, this function
-    cannot know the interpreters of the nodes. This function warns if the interpreter that Spark
-    would use on this machine has no tierlog.
+    unless the environment already names an interpreter. If no interpreter were set, Spark would use
+    the `python3` of the path. If that interpreter has no tierlog, Spark reports
+    DATA_SOURCE_NOT_FOUND. For a cluster, this function cannot know the interpreters of the nodes.
+    This function warns if the interpreter that Spark would use on this machine has no tierlog.
     """
     if master and not master.startswith((_LOCAL, _CONNECT)):
         _warn_of_other_python(master)

@@ -1,4 +1,4 @@
-"""Sends this process's tierlog to workers without it.
+"""Sends this process's tierlog to workers that lack tierlog.
 
 Spark unpacks an archive into a folder on the path of its Python workers. The name after the ``#``
 is the name of the folder. So workers can import a package from an archive of the same name, with

@@ -53,8 +53,8 @@ def advanced(
 
     `held` has the bounds of each partition that exists. A new partition is read from its first
     offset. If a partition does not exist at present, its offset does not change. With
-    ``fail_on_data_loss``, an end below the offsets already read raises OutOfRangeError, since the
-    log was truncated or is another log.
+    ``fail_on_data_loss``, OutOfRangeError is raised if a log ends below the offsets already read,
+    since the log was truncated or is another log.
     """
     begin, end = dict(known), dict(known)
     for partition, (first, after) in held:
@@ -89,8 +89,8 @@ def limited(
     begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_offsets: int
 ) -> StreamOffsets:
     """Return the offsets at which all partitions together have advanced by about `max_offsets`.
-    Each partition advances by its share of the waiting records, and by at least one record, so no
-    partition waits for ever."""
+    Each partition advances by its share of the waiting records, and by at least one record, so that
+    the stream never stops advancing in a partition."""
     waiting = {key: after - begin[key] for key, after in end.items()}
     total = sum(waiting.values())
     if total <= max_offsets:

@@ -1,7 +1,8 @@
 """Decides which tier answers a fetch of one partition: a pure function of plain numbers.
 
 As in Kafka, the tier answers for offsets from the log start offset up to the local log start
-offset. It never answers a follower, and it answers a consumer only while its quota has room.
+offset. The tier never answers a follower. It answers a consumer only while the consumer's quota has
+room.
 """
 
 from __future__ import annotations

@@ -4,12 +4,13 @@
     response = await fetcher.fetch(request)          # or fetcher.fetch_sync(request)
 
 Local partitions are read on the calling thread. An event loop itself reads a local partition if the
-read needs neither the disk nor a lock. Otherwise a thread of its executor reads the partition.
-Remote partitions are read by the threads of a bounded pool. A request with remote partitions is
-answered when all of them are read. After ``max_remote_wait_ms`` it is answered without the
-partitions that are not read yet. A result that arrives after its request was answered is kept for
-the next request for the same data. While a sequential client takes an answer, an idle thread of the
-pool reads the next one. An error of one partition is the answer for that partition alone.
+read needs neither the disk nor a lock. Other local partitions of an event loop are read by a thread
+of its executor. Remote partitions are read by the threads of a bounded pool. A request with remote
+partitions is answered when all of them are read. After ``max_remote_wait_ms`` the request is
+answered without the partitions that are not read yet. A result that arrives after its request was
+answered is kept for the next request for the same data. While a sequential client takes an answer,
+an idle thread of the pool reads the data of the next answer. An error of one partition does not
+affect the answers for other partitions.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A search for an offset, and its progress."""
+    """A search for an offset, and the progress of the search."""
 
     partition: TopicIdPartition
     timestamp: int
@@ -233,9 +234,9 @@ class Fetcher:
         client_id: str = "",
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
-        """Return the offset of a time, searched by the pool, or of one of `SpecialTimestamp`. The
-        requests of a search to the store are charged to the quotas of `client_id` and the topic.
-        The search waits while one of these quotas is used up."""
+        """Return the offset for a time or for a `SpecialTimestamp`. A thread of the pool searches
+        the offset for a time. The requests of a search to the store are charged to the quotas of
+        `client_id` and the topic. The search waits while one of these quotas is used up."""
         search = _Search(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
         answer = await self._run_async(self._offset_steps(search, timeout_ms))
         self._failures.add(partition, answer.error, answer.text)
@@ -642,7 +643,7 @@ class Fetcher:
         except Exception as failed:  # noqa: BLE001 - that is the answer, whatever it is
             if not isinstance(failed, VanishedError) or attempts == 1:
                 return OffsetAnswer(error=error_code(failed), text=error_text(failed))
-        # The log has changed: search its current view.
+        # The log has changed, so search the current view of the log.
         return self._find_offset(search, attempts - 1)
 
     # -- answering
@@ -658,8 +659,9 @@ class Fetcher:
         return FetchResponse(partitions=tuple(attempt.answers))
 
     def _is_answer(self, request: FetchRequest, attempt: _Attempt) -> bool:
-        """Whether to answer at once. This is so if there is enough data or an error, or if a
-        partition is remote, because its read has been waited for already."""
+        """Whether to answer at once. A request is answered at once if there is enough data or an
+        error. A request with a remote partition is also answered, because it has already waited for
+        the remote read."""
         if not request.partitions or attempt.failed or attempt.size_bytes >= request.min_bytes:
             return True
         return any(one.source is FetchSource.REMOTE for one in attempt.answers)
@@ -678,8 +680,8 @@ class Fetcher:
 
     @contextmanager
     def _notified_of_more(self, request: FetchRequest) -> Iterator[concurrent.futures.Future[None]]:
-        """Yield a future that `notify` of any of the partitions completes. It is registered before
-        the attempt, so that no notification is lost."""
+        """Yield a future that `notify` of any of the partitions completes. The future is registered
+        before the attempt, so that no notification is lost."""
         more: concurrent.futures.Future[None] = concurrent.futures.Future()
         wanted: Sequence[TopicIdPartition] = [one.partition for one in request.partitions]
         with self._lock:

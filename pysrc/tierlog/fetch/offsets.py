@@ -66,8 +66,8 @@ class OffsetAnswer:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether a later request for the same time can use this answer. It can if a record was
-        found, because this is still the first record of its time."""
+        """Whether a later request for the same time can use this answer. An answer with a record
+        can be used again, because this record is still the first record of its time."""
         return self.error is FetchError.NONE and self.timestamp_ms >= 0
 
 
@@ -77,7 +77,8 @@ _Found = tuple[int, int]
 
 @dataclass(slots=True)
 class TimeSearch:
-    """The progress of a search by time, which resumes it after a wait for its quota."""
+    """The progress of a search by time. With it, the search is resumed after a wait for its
+    quota."""
 
     # For each searched time, an offset below which all records in the tier are older.
     older_until: dict[int, int] = field(default_factory=dict)
@@ -294,7 +295,8 @@ class OffsetReader:
     def _read_remote(
         self, view: FetchView, tier: _Tier, lineage: LeaderEpochs, offset: int, last: int
     ) -> Iterator[tuple[Buffer, int]]:
-        """Yield the batches from `offset` to `last`, with the offset after them."""
+        """Yield the batches from `offset` to `last`, and with each item the offset after its
+        batches."""
         assert self._remote is not None
         while offset <= last:
             read = self._remote.read_batches(
@@ -377,7 +379,7 @@ class _Tier:
 
 
 def _local_tables(view: FetchView) -> Iterator[BatchTable]:
-    """Yield the batches of each local segment by their headers, up to damage."""
+    """Yield the batches of each local segment, from a scan of the headers that ends at damage."""
     for segment in view.log.segments:
         try:
             with segment.open() as handle:

@@ -32,8 +32,8 @@ __all__ = ["PartitionFetch", "error_code", "error_text"]
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
     """A fetch of one partition as `view` shows it, from `offset` up to, not including,
-    `upper_offset`. The fetch takes at most `max_bytes`, but with `minimum_one` it takes the first
-    batch whatever its size.
+    `upper_offset`. The fetch takes at most `max_bytes`. With `minimum_one`, the first batch is
+    taken even if it is larger.
     """
 
     request: FetchRequest
@@ -72,7 +72,7 @@ class PartitionFetch:
 
     @property
     def offset(self) -> int:
-        """The offset from which it is fetched."""
+        """The offset from which the partition is fetched."""
         return self.asked.fetch_offset
 
     @property

@@ -1,9 +1,9 @@
 """Limits reads from the tier: one limit for all reads, and limits by topic and by client.
 
-KIP-956 warns that a single client can use up the broker's quota. A request to the store is sent
-only when every limit of its read has room, and then counts for each of these limits. A request is
-checked and counted in one step, so if several requests come at the same moment, only one of them
-exceeds a limit.
+KIP-956 warns that a single client can use up the broker's quota. A read may have several limits. A
+request of the read is sent to the store only when all these limits have room, and then counts for
+each of them. A request is checked and counted in one step, so if several requests come at the same
+moment, only one of them exceeds a limit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["FetchPayer", "FetchQuotas"]
 # Clients choose the names, and a sensor takes about 10 KiB.
 MAX_NAMES = 1_000
 _MAX_NAME = 255
-# The number of least recently used names that are searched for an idle one.
+# The number of least recently used names among which an idle name is searched.
 _MAX_SEARCHED = 8
 
 
@@ -106,7 +106,8 @@ class FetchQuotas:
         self._topics.set_limit(topic, bytes_per_second)
 
     def set_client_limit(self, client_id: str | None, bytes_per_second: int | None) -> None:
-        """Set the limit of one client id. If it is None, set the default for client ids."""
+        """Set the limit of one client id. If the client id is None, set the default for client
+        ids."""
         self._clients.set_limit(client_id, bytes_per_second)
 
     def _quotas_of(self, topic: str, client_id: str) -> list[QuotaManager]:
@@ -184,7 +185,7 @@ class _Named:
         return self._limits.get(name[:_MAX_NAME], self._default) is not None
 
     def get(self, name: str) -> QuotaManager | None:
-        """Return the quota of that name; None if it has no limit."""
+        """Return the quota of that name; None if the name has no limit."""
         name = name[:_MAX_NAME]
         with self._lock:
             limit = self._limits.get(name, self._default)
@@ -216,7 +217,7 @@ class _Named:
                     self._quotas[one].set_limit(limit)
 
     def _forget_idle_name(self) -> bool:
-        """Forget one idle name; return whether there was one."""
+        """Forget one idle name. Return whether there was an idle name."""
         for name in islice(self._quotas, _MAX_SEARCHED):
             if _is_idle(self._quotas[name]):
                 del self._quotas[name]

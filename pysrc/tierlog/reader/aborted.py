@@ -1,13 +1,13 @@
 """Finds the aborted transactions that a reader of committed records leaves out.
 
 The transaction index of the segment with an abort marker lists the aborted transaction. That
-segment may come long after the records. So the search begins at the segment that was read. It goes
-on through later remote segments with aborted transactions, and then through the local segments. It
-ends when an index shows that no later index can list a transaction of the records that were read.
-If the search meets a gap, the marker may have been in the gap. The search then ends with an error,
-unless the producer snapshot before the gap shows that no transaction was open. If a later leader
-truncated a segment, the index entries after the truncation are not part of the log's history,
-because the transactions may have ended differently.
+segment may come long after the records. So the search begins at the segment that was read. The
+search goes on through later remote segments with aborted transactions, and then through the local
+segments. The search ends when an index shows that no later index can list a transaction of the
+records that were read. If the search meets a gap, the marker may have been in the gap. The search
+then ends with an error, unless the producer snapshot before the gap shows that no transaction was
+open. If a later leader truncated a segment, the index entries after the truncation are not part of
+the log's history, because the transactions may have ended differently.
 """
 
 from __future__ import annotations
@@ -175,7 +175,8 @@ class TransactionReader:
                 continue
             start = max(start_offset, offset)
             found = self._metadata.next_segment_with_txn_index(partition, epoch, start)
-            # A segment after the end of its epoch was truncated as a whole.
+            # If a segment begins after the end of its leader epoch, the whole segment was
+            # truncated.
             if found is not None and any(
                 last >= start for _, last in ranges_in_lineage(found, lineage)
             ):

@@ -6,8 +6,8 @@
     records = run.bytes_of(row, end)                        a view, nothing is copied
 
 The walk ends at the first batch that is cut off, damaged, or of another segment: ``stop_reason``
-and ``stop_position`` say why and where. With the segment's ``index``, batches are compared with the
-checksums that the copy recorded.
+and ``stop_position`` say why and where. If the segment's ``index`` is given, batches are compared
+with the checksums that the copy recorded.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class BatchRun:
         )
 
     def claimed_size(self) -> int | None:
-        """Return the size that the batch at the end of the walk claims; None when its header is cut
-        off."""
+        """Return the size that the batch at the end of the walk claims; None when the header of
+        that batch is cut off."""
         return _core.batch_start(self.view[self.stop_position - self.start_position :])[1]
 
     def _count_credible(self, count: int) -> int:

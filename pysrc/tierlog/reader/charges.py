@@ -1,6 +1,6 @@
 """Charges the bytes of `.log` objects to quotas when they are requested (KIP-956).
 
-Each read names its payer. A request is charged before it is sent, and it is not sent while the
+Each read names its payer. A request is charged before it is sent. No request is sent while the
 payer's quota is used up. Bytes that were read ahead or kept are not charged again. A read may need
 further requests, for the rest of a large batch or to read damaged bytes again. Such further
 requests are charged but always sent. Otherwise a small quota could refuse the rest of a batch for

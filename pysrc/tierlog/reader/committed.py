@@ -1,8 +1,9 @@
-"""Finds where readers of committed records stop, and which records they leave out.
+"""Finds the offset at which readers of committed records stop, and the records that these readers
+leave out.
 
 These readers stop at the last stable offset, which is the first offset of the oldest open
-transaction. Below it they leave out the batches of aborted transactions. A transaction index lists
-the producers and offsets of these batches.
+transaction. Below the last stable offset, the readers leave out the batches of aborted
+transactions. A transaction index lists the producers and offsets of these batches.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ class StableLog:
         first transaction that was open before the damage, because later records may belong to
         transactions whose end is unknown.
 
-        The transaction index of a running broker may lag behind its log. So it is rebuilt from the
-        same bytes from which the last stable offset is found.
+        The transaction index of a running broker may lag behind its log. So the transaction index
+        is rebuilt from the same bytes from which the last stable offset is found.
         """
         start = log.log_start_offset or 0
         if not log.segments:
@@ -160,8 +161,8 @@ def _rebuild_up_to_damage(
     producer_snapshot: bytes | None,
     report: Callable[[LostRecords], object],
 ) -> RebuiltIndexes:
-    """Return the indexes of a segment. If it is damaged, report this, and return the indexes of the
-    batches before the damage."""
+    """Return the indexes of a segment. If the segment is damaged, report the damage, and return the
+    indexes of the batches before the damage."""
     rebuild = partial(
         rebuild_indexes,
         handle,

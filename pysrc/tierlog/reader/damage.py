@@ -28,7 +28,7 @@ __all__ = [
 class LostRecords:
     """The offsets whose records a reader left out because of `error`, both ends included.
 
-    ``last_offset`` is None when the damage hides it.
+    ``last_offset`` is None when the damage hides the last lost offset.
     """
 
     topic: str
@@ -68,8 +68,8 @@ def raise_damage(lost: LostRecords) -> None:
 
 
 class NextBatch(NamedTuple):
-    """The first sound batch after a damaged one: its position and its base offset. The third field
-    is the last offset that the damaged batches may hold; None when it is unknown."""
+    """The position and the base offset of the first sound batch after a damaged batch. The third
+    field is the last offset that the damaged batches may hold; None when it is unknown."""
 
     position: int
     offset: int
@@ -79,7 +79,8 @@ class NextBatch(NamedTuple):
 def find_next_batch(
     source: SegmentSource, size_bytes: int, position: int, offset: int, next_base_offset: int | None
 ) -> NextBatch:
-    """Find the first sound batch after the damaged one at `position`, which holds `offset`.
+    """Find the first sound batch after the damaged batch at `position`. The damaged batch holds
+    `offset`.
 
     If there is no sound batch, return the end of the `size_bytes` bytes and `next_base_offset`,
     which is the offset of the batch after these bytes.

@@ -24,8 +24,8 @@ _KEPT_BYTES = 8 << 20
 
 
 class KeptIndexes:
-    """A `RemoteIndexCache` without disk and clock. The cache keeps the indexes that were loaded
-    last.
+    """Works like `RemoteIndexCache`, but needs neither a disk nor a clock. The cache keeps the
+    indexes that were loaded last.
 
     Any thread may use the cache. The cache has no lock, because a lock that another thread holds at
     a fork would never be released in the child process. If two threads need the indexes of the same

@@ -33,7 +33,7 @@ def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
 
 def newest_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
     """Return the last segment of the latest leader. The leader epochs of this segment are the
-    history of the log, as far as these segments show it. Raises ValueError if there are no
+    history of the log, as far as the segments show the history. Raises ValueError if there are no
     segments."""
     return max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
 
@@ -62,10 +62,10 @@ def ranges_archived(
 ) -> list[tuple[int, int]]:
     """Return the inclusive offset ranges of `segment` that need no other copy.
 
-    These are `ranges_in_lineage`, and the offsets of the segment before the lineage begins. This is
-    safe because two logs that have the same offset in the same leader epoch also have the same
-    records before this offset. A broker that deletes records advances the start of its lineage at
-    once, and the log start offset later.
+    The result has `ranges_in_lineage`, and the offsets of the segment before the beginning of the
+    lineage. Offsets before the lineage count because two logs that have the same offset in the same
+    leader epoch also have the same records before this offset. A broker that deletes records
+    advances the start of its lineage at once, and the log start offset later.
     """
     ranges = ranges_in_lineage(segment, lineage)
     if ranges and ranges[0][0] == lineage.entries[0].start_offset:

@@ -1,8 +1,8 @@
 """Reads whole batches from a log directory, strictly read only, by `pread`.
 
-If a read begins where an earlier read has ended, its position is known. Otherwise the offset index
-of the segment gives a position near the batch. If that position is wrong, because the index is
-damaged or the log has changed, the reader walks over the batch headers. Every returned batch was
+If a read begins where an earlier read has ended, its position is known. For other reads, the offset
+index of the segment gives a position near the batch. If that position is wrong, because the index
+is damaged or the log has changed, the reader walks over the batch headers. Every returned batch was
 checked.
 """
 
@@ -294,8 +294,9 @@ def _read_range(handle: SegmentHandle, position: int, size_bytes: int, asked: _A
 
 
 def _local_read(segment: SegmentFiles, run: BatchRun, row: int, end: int) -> LocalRead:
-    """Return the batches from `row` up to `end`. If they are not checked yet, return those before
-    the first damaged batch. Raise the error of the damaged batch when this batch is at `row`."""
+    """Return the batches from `row` up to `end`. If the batches are not checked yet, return only
+    the batches before the first damaged batch. Raise the error of the damaged batch when this batch
+    is at `row`."""
     if end == row:
         position = run.position_of(row)
         return LocalRead(

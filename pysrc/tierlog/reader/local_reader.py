@@ -1,4 +1,5 @@
-"""Reads partitions of a broker's log directories, running or stopped, without touching them."""
+"""Reads partitions from the log directories of a running or stopped broker, and changes nothing
+there."""
 
 from __future__ import annotations
 
@@ -169,7 +170,7 @@ class LocalReader:
         _check_end(self._find_log(topic, partition))
 
     def topic_id(self, topic: str, partition: int) -> str | None:
-        """Return the id of the topic with that name (or id); None when it is unknown."""
+        """Return the id of the topic with that name (or id); None when the topic is unknown."""
         try:
             log = self._find_log(topic, partition)
         except OutOfRangeError:
@@ -204,7 +205,7 @@ class LocalReader:
         return StableLog.of(log, earlier, self._report_damage)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """See `LogReader`. This scans the batch headers of one segment after another."""
+        """See `LogReader`. The search scans the batch headers of one segment after another."""
         log = self._find_log(topic, partition)
         start = log.log_start_offset or 0
         for segment in log.segments:
@@ -245,8 +246,8 @@ class LocalReader:
         include_control: bool = False,
     ) -> Iterator[RecordColumns]:
         """Yield the records from the batch that holds `offset` to the batch that holds
-        `end_offset`. The records before a damaged batch are yielded before its error is raised. If
-        the reader skips damage, the records after the batch are yielded, too."""
+        `end_offset`. The records before a damaged batch are yielded before the error of that batch
+        is raised. If the reader skips damage, the records after the batch are yielded, too."""
         with segment.open() as handle:
             require_same_topic(log)
             position, known = 0, max(offset, segment.base_offset)
@@ -258,7 +259,7 @@ class LocalReader:
                         position = records.batches.stop_position
                         known = max(known, int(records.batches.last_offset[-1]) + 1)
                         yield records
-                        # Release these records before the next ones are decoded.
+                        # Release these records before the next records are decoded.
                         del records
                     return
                 except CorruptDataError as error:

@@ -23,7 +23,7 @@ FETCH_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSummary:
-    """One segment as a listing shows it; ``end_offset`` is inclusive, None when unknown.
+    """One segment in a listing. ``end_offset`` is inclusive; None when unknown.
 
     ``name`` is the path of the ``.log`` or its object key, ``state`` is ``active``, ``rolled`` or
     Kafka's name of a remote segment's state.
@@ -40,9 +40,10 @@ class SegmentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSummary:
-    """One partition as a listing shows it: offsets [``log_start_offset``, ``log_end_offset``).
+    """One partition in a listing, which has the offsets [``log_start_offset``, ``log_end_offset``).
 
-    None means unknown, since the end of an active segment is known only after it has been read.
+    An offset is None when unknown, since the end of an active segment is known only after the
+    segment has been read.
     """
 
     topic: str
@@ -87,8 +88,8 @@ class LogReader(Protocol):
         ...
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record, in offset order, with that timestamp or a later
-        one. Transaction markers count as records here, as in a broker's answer (Kafka's
+        """Return the offset of the first record, in offset order, that has that timestamp or a
+        later timestamp. Transaction markers count as records here, as in a broker's answer (Kafka's
         ListOffsets)."""
         ...
 

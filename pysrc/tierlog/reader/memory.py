@@ -7,7 +7,7 @@ of memory at a fetch of five partitions (KAFKA-19763).
 
 A reader acquires a permit before it requests bytes. `Permit.hold` ties the permit to the bytes. The
 permit returns to the budget when the last view of the bytes is freed, in a response or in
-read-ahead. So a response need not be closed.
+read-ahead. So the receiver of a response need not close the response.
 
 Waiting readers are served in the order of arrival, so that a large read does not starve. Read-ahead
 takes at most a share of the budget, never waits, and is dropped first (`on_shortage`). A batch that
@@ -40,7 +40,7 @@ class _Waiter:
         self.condition = threading.Condition()
 
     def wake(self) -> None:
-        """Wake the waiter without waiting for its lock: a finalizer may run anywhere."""
+        """Wake the waiter, but never wait for its lock, because a finalizer may run anywhere."""
         if self.condition.acquire(blocking=False):
             try:
                 self.condition.notify_all()
@@ -51,7 +51,8 @@ class _Waiter:
 class FetchMemory:
     """A budget of `limit_bytes` for all readers together. Any thread.
 
-    Read-ahead may take ``read_ahead_share`` of the budget. `clock` is used for its monotonic time.
+    Read-ahead may take ``read_ahead_share`` of the budget. Only the monotonic time of `clock` is
+    used.
     """
 
     def __init__(
@@ -193,8 +194,9 @@ class FetchMemory:
     def _admit_at_once(self) -> None:
         """Grant permits when one was returned while a reader waits.
 
-        This runs in finalizers, which may interrupt a thread that holds the lock. So it never waits
-        for the lock. Instead, every thread checks for waiters again after it has released the lock.
+        This method runs in finalizers, which may interrupt a thread that holds the lock. So the
+        method never waits for the lock. Instead, every thread checks for waiters again after it has
+        released the lock.
         """
         self._look_again = True
         while self._look_again and self._lock.acquire(blocking=False):

@@ -1,9 +1,9 @@
 """Finds archives near a URL that has no archive. The prefix in the URL may be missing or
 misspelled.
 
-The search is short even in a large bucket. It looks for the marker of an archive in the folders
-above the URL, and in at most `_MAX_FOLDERS` folders below it. If it finds no archive below, it
-looks in at most as many folders beside the URL.
+The search is short even in a large bucket. The search looks for the marker of an archive in the
+folders above the URL, and in at most `_MAX_FOLDERS` folders below the URL. If there is no archive
+below, the search looks in at most as many folders beside the URL.
 """
 
 from __future__ import annotations

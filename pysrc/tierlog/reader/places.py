@@ -1,4 +1,5 @@
-"""Finds the remote segment that holds an offset, and remembers it until the metadata changes.
+"""Finds the remote segment that holds an offset, and remembers the segment until the metadata
+changes.
 
 The lineage has a leader epoch for each offset, and this epoch decides which segment holds the
 offset. Only offsets that were written in epochs of the lineage, and were not truncated later, are
@@ -68,8 +69,8 @@ class SegmentPlaces:
         offset: int,
         stay: Place | None = None,
     ) -> tuple[Place, int] | None:
-        """Return the place of `offset`, or else of the next offset that has one, and that
-        offset."""
+        """Return the place of `offset` and `offset` itself. If `offset` has no place, return those
+        of the next offset that has a place."""
         place = self.find(partition, lineage, offset, stay)
         if place is not None:
             return place, offset

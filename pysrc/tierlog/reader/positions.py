@@ -2,11 +2,11 @@
 
 A position in a remote segment comes from the first of these that is available:
 
-1. the segment's own indexes, if the index cache has them; the offset index is the most exact;
-2. the partition's remote index files, if this node has them; an entry covers about 256 KiB;
-3. the segment's indexes from the store, in one request;
-4. a walk over batch headers, if the indexes are damaged or gone although the segment exists. It
-   begins at byte 0, or at the nearest batch that an earlier walk has found.
+1. the segment's own indexes, if the index cache has them; the offset index is the most exact; 2.
+the partition's remote index files, if this node has them; an entry covers about 256 KiB; 3. the
+segment's indexes from the store, in one request; 4. a walk over batch headers, if the indexes are
+damaged or gone although the segment exists. A walk begins at byte 0, or at the nearest batch that
+an earlier walk has found.
 
 A position in a local segment comes from its offset index, or from a walk over all headers.
 
@@ -76,7 +76,7 @@ NO_LIMIT = 2**63
 SPARSE_BYTES = 64 << 10
 # The number of segments whose entries are remembered, and the number of remembered walks.
 _MAX_SEGMENTS = 256
-# Damaged indexes are tried again after this time, in case they were repaired.
+# After this time, damaged indexes are read again, because they may have been repaired.
 _RETRY_MS = 60_000
 _MAX_LOCAL_INDEX_BYTES = 64 << 20
 # An entry of a local offset index: relative offset, position.
@@ -91,9 +91,9 @@ class Start:
     byte `covers`. If no index says so, the start and `covers` are ``guessed``.
 
     The other fields describe the batch at `position` and are compared with the batch that is read
-    there. Either the batch ends with `last_offset`. Or it begins with `highest_offset` and its
-    first record has `first_timestamp_ms`. Or, if there is no timestamp, it begins between
-    `lowest_offset` and `highest_offset`.
+    there. Either the batch ends with `last_offset`. Or the batch begins with `highest_offset` and
+    its first record has `first_timestamp_ms`. Or, if there is no timestamp, the batch begins
+    between `lowest_offset` and `highest_offset`.
     """
 
     position: int
@@ -110,8 +110,8 @@ class Start:
 
 
 class _Runs:
-    """The ranges of a segment from the entries of its remoteLogIndex. The ranges were checked to be
-    inside the segment's object.
+    """The ranges of a segment, which come from the entries of the segment's remoteLogIndex. The
+    ranges were checked to be inside the segment's object.
 
     The ranges are copies, so that the index cache can release its file.
     """
@@ -173,7 +173,7 @@ def _starts(
 
 
 class _Walked:
-    """Batch boundaries that reads without indexes have found in a segment."""
+    """Batch boundaries that walks over headers have found in a segment."""
 
     __slots__ = ("last_offsets", "positions", "until_ms")
 
@@ -221,8 +221,8 @@ class IndexLookups:
         self, segment: RemoteLogSegmentMetadata, offset: int
     ) -> tuple[RemoteLogIndexEntry, int] | None:
         """Return the entry of the remote index files that holds `offset`, and the entry's position
-        in `segment`. None when there are no files, or the entry belongs to another segment. Raises
-        CorruptDataError or OSError."""
+        in `segment`. Return None when this node has no such files, or the entry belongs to another
+        segment. Raises CorruptDataError or OSError."""
         files = self._open_files(segment)
         try:
             entry = None if files is None else files.lookup_offset(offset)
@@ -270,7 +270,7 @@ class IndexLookups:
     def _position_of(
         self, entry: RemoteLogIndexEntry | None, segment: RemoteLogSegmentMetadata
     ) -> int | None:
-        """Return the position in `segment` at which an entry points. None if the entry belongs to
+        """Return the position in `segment` at which an entry points; None if the entry belongs to
         another segment."""
         if entry is None:
             return None
@@ -306,7 +306,7 @@ class Positions:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
-        # Return the kept indexes of a segment by their key.
+        # Return the indexes of a segment that are kept under a key.
         self.find_entry = self._indexes.find
         # Segments whose indexes are not used for the time being.
         self.walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
@@ -355,8 +355,8 @@ class Positions:
             return None
 
     def fetch_index(self, place: Place) -> SegmentIndex | None:
-        """Request the segment's own index. Return None when it is missing or damaged, or when
-        `find` does not need it. Raises RemoteStorageError when the store fails."""
+        """Request the segment's own index. Return None when the index is missing or damaged, or
+        when `find` does not need the index. Raises RemoteStorageError when the store fails."""
         segment_id = place.segment.segment_id
         if self._files is not None or segment_id in self.walked or segment_id in self._indexes:
             return None
@@ -385,8 +385,8 @@ class Positions:
         return segment_id in self._runs or segment_id in self._indexes
 
     def load(self, place: Place) -> bool:
-        """Load the entries of a segment, with a request if necessary. Return False when they are
-        damaged or gone."""
+        """Load the entries of a segment, with a request if necessary. Return False when the entries
+        are damaged or gone."""
         try:
             self._runs_of(place, self._indexes.get(place.segment))
         except (CorruptDataError, RemoteResourceNotFoundError):
@@ -396,7 +396,8 @@ class Positions:
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
         """Return the end and the last offset of the last entry that ends within `size_bytes` after
         `position`. If there is no such entry, return the end and the last offset of the first entry
-        after `position`. None when there is no entry after `position`, or no index is available."""
+        after `position`. Return None when no entry begins after `position`, or when no index is
+        available."""
         runs = self._known_runs(place)
         if runs is None or not runs.ends:
             return None

@@ -1,8 +1,8 @@
 """Fetches the bytes that sequential readers will read next.
 
 A reader is identified by its next offset: a read that begins where an earlier read ended continues
-the `Stream` of that read. So each of several readers of a partition has its own stream, and no
-reader needs an id. A stream is created by the second read.
+the `Stream` of that read. So several readers of a partition have separate streams, and no reader
+needs an id. A stream is created by the second read.
 
 * If the store is on this machine and answers at once, bytes are fetched only when the reader needs
   these bytes, in ranges of at least `chunk_bytes`.
@@ -65,7 +65,7 @@ _CHUNKS = 16
 _NO_PAUSE_MS = 0.25
 # The largest number of segments whose indexes are fetched in advance.
 _MAX_WARMED = 16
-# Topic id, partition, and the offset at which a reader goes on.
+# Topic id, partition, and the next offset of a reader.
 _Key = tuple[str, int, int]
 # Place, position and time of a first read.
 _Begun = tuple[Place, int, int]
@@ -121,7 +121,8 @@ class Work(Enum):
 
 
 class Chunk:
-    """Bytes [`position`, `end`) of a place's object: planned, being fetched, here, or failed."""
+    """The bytes [`position`, `end`) of a place's object. They are planned, being fetched, fetched,
+    or failed."""
 
     __slots__ = (
         "_done",
@@ -192,7 +193,7 @@ class Chunk:
         return Work.DONE
 
     def fetch_now(self, payer: Payer) -> Work:
-        """Fetch the chunk for the reader that needs it now; `payer` pays for that reader."""
+        """Fetch the chunk for the reader that needs the chunk now; `payer` pays for that reader."""
         with self._turn:
             if self._permit is None:
                 return Work.TAKEN
@@ -250,7 +251,7 @@ class Stream:
     """The state of one sequential reader: its next batch begins at byte `position` of `place`.
 
     `chunks` follow each other from this batch on without a gap, also into later segments. The next
-    chunk begins at (`plan_place`, `plan_position`). For one thread at a time.
+    chunk begins at (`plan_place`, `plan_position`). Only one thread at a time may use a stream.
     """
 
     __slots__ = (
@@ -327,12 +328,12 @@ class Stream:
 
 
 class NextPlaces(Protocol):
-    """Answers questions about segments and their indexes for the planning of chunks."""
+    """Gives the facts about segments and their indexes that the planning of chunks needs."""
 
     def following(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, place: Place
     ) -> tuple[Place, int] | None:
-        """Return the place after `place`, and the offset at which it begins."""
+        """Return the place after `place`, and the first offset of that next place."""
         ...
 
     def is_loaded(self, place: Place) -> bool:
@@ -345,7 +346,7 @@ class NextPlaces(Protocol):
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
         """Return the end and the last offset of the index entries that fit into `size_bytes` after
-        `position`, or else of one entry."""
+        `position`. If not even one entry fits, return those of the first entry."""
         ...
 
     def load(self, place: Place) -> object:
@@ -354,7 +355,8 @@ class NextPlaces(Protocol):
 
 
 class ReadAhead:
-    """The streams of one `RemoteBatchReader`, and the threads that fetch for them. Any thread."""
+    """The streams of one `RemoteBatchReader`, and the threads that fetch the chunks of the streams.
+    Any thread."""
 
     def __init__(
         self,
@@ -381,7 +383,7 @@ class ReadAhead:
         self._streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
         self._count = 0
         # The next positions of readers that have read once. When the first table is full, it
-        # replaces the second one.
+        # becomes the second table, and a new first table is begun.
         self._begun: dict[_Key, _Begun] = {}
         self._begun_before: dict[_Key, _Begun] = {}
         self._max_begun = settings.max_streams if settings.max_window_bytes > 0 else 0
@@ -395,8 +397,8 @@ class ReadAhead:
     # -- streams
 
     def take(self, partition: TopicIdPartition, offset: int) -> Stream | None:
-        """Remove and return the stream whose next offset is `offset`. If there are several, take
-        the one with the most chunks. None if there is none."""
+        """Remove and return the stream whose next offset is `offset`. If there are several such
+        streams, take the stream with the most chunks. Return None if there is no such stream."""
         key = (partition.topic_id, partition.partition, offset)
         if self._streams and key in self._streams:
             with self._lock:
@@ -414,7 +416,7 @@ class ReadAhead:
         return None if begun is None else Stream(partition, *begun)
 
     def begin(self, offset: int, place: Place, position: int, now_ms: int) -> None:
-        """Remember a first read. If its reader is sequential, its next read begins at `offset`,
+        """Remember a first read. If the reader is sequential, its next read begins at `offset`,
         which is byte `position` of `place`."""
         if self._closed or not self._max_begun:
             return
@@ -552,9 +554,9 @@ class ReadAhead:
         return job
 
     def _is_sent_ahead(self, stream: Stream, max_bytes: int) -> bool:
-        """Whether chunks of a quick server are fetched ahead for this reader. This is so as soon as
-        the requests of the reader are whole chunks. A random reader that began at the end of its
-        earlier read by chance does not make such requests."""
+        """Whether chunks of a quick server are fetched ahead for this reader. Chunks are fetched
+        ahead as soon as the requests of the reader are whole chunks. A random reader that began at
+        the end of its earlier read by chance does not make such requests."""
         return not self._is_local and (
             self.in_place(stream, max_bytes) >= self.settings.chunk_bytes
         )
@@ -571,7 +573,7 @@ class ReadAhead:
 
     def _chunk_bytes(self, window: int, max_bytes: int) -> int:
         """Return the size of the next chunk, which is enough for one or several reads of
-        `max_bytes`. It is larger when the window has more chunks than there are threads."""
+        `max_bytes`. The size is larger when the window has more chunks than there are threads."""
         settings = self.settings
         size = min(max(settings.chunk_bytes, window // settings.threads), settings.max_chunk_bytes)
         if max_bytes >= size:

@@ -1,12 +1,12 @@
-"""Reads of the tier: one partition, one offset, whole checked batches.
+"""Reads whole checked batches of one partition from the tier, from an offset on.
 
     reader = RemoteBatchReader(storage, metadata, index_cache=cache, memory=FetchMemory(256 << 20))
     found = reader.read_batches(partition, lineage, 4711, 1 << 20, upper_offset, minimum_one=True)
     found.records, found.next_offset
 
 A read needs no request when its bytes were read ahead. It needs one request when the segment's
-indexes are in the index cache or the remote index files, and otherwise two. It returns batches of
-one segment, as Kafka does. If the first batch is larger than `max_bytes`, one more request is
+indexes are in the index cache or the remote index files, and otherwise two. A read returns batches
+of one segment, as Kafka does. If the first batch is larger than `max_bytes`, one more request is
 needed. A damaged batch is requested again, and kept indexes and bytes of its segment are not used.
 
 If the lineage of a segment, or a truncated log, ends inside a batch, the batch is not part of the
@@ -73,9 +73,9 @@ _WHOLE_BATCH_BYTES = 1 << 20
 _LEAST_BYTES = 64 << 10
 # A range includes the base offset of the batch after it, which is compared with the last batch.
 _NEXT_BYTES = 17
-# A walk without indexes requests this much at a time.
+# A walk, which uses no index, requests this many bytes at a time.
 _WALK_BYTES = 1 << 20
-# A smaller answer is copied, so that the larger range from which it comes can be freed.
+# A smaller result is copied, so that the larger range from which it comes can be freed.
 _COPY_BELOW_BYTES = 64 << 10
 _MEMORY_WAIT_MS = 500
 # These kinds of damage are also found when a position is not at the start of a batch.
@@ -92,13 +92,13 @@ _new_tuple = tuple.__new__
 class RemoteBatchReader:
     """Reads the segments that `metadata` lists from the objects of `storage`. Blocking, any thread.
 
-    ``index_cache`` belongs to the same store; without one the indexes of a few segments are kept.
+    ``index_cache`` belongs to the same store; if None, the indexes of a few segments are kept.
     ``index_files`` returns the remote index files of a partition if this node has some. All buffers
-    are charged to ``memory``, which several readers may share. While it is full, a read waits up to
-    ``memory_wait_ms``. ``read_ahead`` sets how much is fetched in advance, by the threads of
-    ``workers`` (None: threads of this reader). ``alarm`` is called with each error after which the
-    reader could continue; it runs on the reading thread and must not raise. ``on_gap`` decides what
-    happens when the tier lacks offsets.
+    are charged to ``memory``, which several readers may share. While the memory is full, a read
+    waits up to ``memory_wait_ms``. ``read_ahead`` sets how much is fetched in advance, by the
+    threads of ``workers`` (None: threads of this reader). ``alarm`` is called with each error after
+    which the reader could continue; it runs on the reading thread and must not raise. ``on_gap``
+    decides what happens when the tier lacks offsets.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class RemoteBatchReader:
         tier_end_offset: int | None = None,
         payer: Payer = UNCHARGED,
     ) -> RemoteRead:
-        """Return the batches from the batch that holds `offset` on, or from the next one after it.
+        """Return the batches from the batch that holds `offset` on, or from the next batch.
 
         The batches have at most `max_bytes` and at most the memory's budget, but with `minimum_one`
         the first batch is returned whatever its size. All end below `upper_offset`. A sequential
@@ -243,7 +243,7 @@ class RemoteBatchReader:
         """Read a few batches of a local object in one native call. None unless the place and the
         index are known and every batch is sound.
 
-        This is tried first, because random reads need hardly any other step.
+        This method is tried first, because random reads need hardly any other step.
         """
         place = self._find_known(partition, lineage, offset)
         if place is None or max_bytes < 0 or self._closed or self._positions.walked:
@@ -307,7 +307,7 @@ class RemoteBatchReader:
         return read
 
     def _read_segments(self, wanted: Wanted) -> RemoteRead:
-        """Read from the segment that holds the offset, or from the next one that has a batch."""
+        """Read from the segment of the offset, or from the next segment that has a batch."""
         asked = wanted.offset
         looked_again = False
         while True:
@@ -631,7 +631,8 @@ class RemoteBatchReader:
     def _charge_and_fetch(
         self, place: Place, wanted: Wanted, position: int, end: int, permit: Permit
     ) -> tuple[memoryview, int]:
-        """Charge a range to the payer and fetch it. Return the bytes and the time they arrived."""
+        """Charge a range to the payer and fetch the range. Return the bytes and the time they
+        arrived."""
         try:
             if wanted.is_begun:
                 if wanted.payer.count is not None:
@@ -693,8 +694,8 @@ class RemoteBatchReader:
     def _find_next_range(
         self, run: BatchRun, place: Place, wanted: Wanted, stride: int
     ) -> tuple[int, int]:
-        """Return the range after one that lacks the batch. CorruptDataError for damage that hides
-        where the next batch begins."""
+        """Return the range after a range that lacks the batch. CorruptDataError for damage that
+        hides where the next batch begins."""
         position = run.stop_position
         cut_off = run.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
         if run.is_whole or (cut_off and run.end_position < place.segment.segment_size_bytes):
@@ -780,7 +781,7 @@ class RemoteBatchReader:
 
 
 class _NextPlaces:
-    """Answers the questions of read-ahead about segments and their indexes."""
+    """Gives read-ahead the facts that it needs about segments and their indexes."""
 
     def __init__(self, places: SegmentPlaces, positions: Positions) -> None:
         self.places = places

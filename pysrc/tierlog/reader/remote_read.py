@@ -65,9 +65,9 @@ class Wanted:
     """The request and the progress of a read.
 
     The read needs the batches of `partition` from `offset` up to `last_offset`, but at most
-    `max_bytes`. With `minimum_one` it needs the first batch whatever its size. `lineage` decides
-    which segments belong to the log. The tier should hold the offsets from `log_start_offset` up
-    to, not including, `tier_end_offset`; None means unknown.
+    `max_bytes`. With `minimum_one`, the read needs the first batch whatever its size. `lineage`
+    decides which segments belong to the log. The tier should hold the offsets from
+    `log_start_offset` up to, not including, `tier_end_offset`; None means unknown.
 
     `offset` advances past gaps and into later segments. ``requests`` is the number of requests to
     the store. ``fetched`` holds bytes that were fetched but not examined yet. ``payer`` pays for

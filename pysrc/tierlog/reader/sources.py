@@ -27,7 +27,7 @@ __all__ = [
     "source_of",
 ]
 
-# Spark and Hadoop write some URLs with one slash.
+# Spark and Hadoop write some URLs with one slash after the scheme.
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _ONE_SLASH = re.compile(r"file:/(?!/)")
 _MAX_INT32 = 2**31 - 1
@@ -58,8 +58,8 @@ def is_url(text: str) -> bool:
 
 
 def source_of(text: str) -> Source:
-    """Return the source for a path or URL. A URL is a store. A directory with the marker of a
-    store, or one to which Kafka's LocalTieredStorage writes, is a store, too. Raises OSError if the
+    """Return the source for a path or URL. A URL is a store. A directory is a store, too, if it has
+    the marker of a store or if Kafka's LocalTieredStorage writes to it. Raises OSError if the
     source does not exist, and ConfigError for the URL of a broker's log directory."""
     if is_url(text):
         url = _ONE_SLASH.sub("file:///", text)

@@ -93,13 +93,13 @@ class StoreReader:
         has_unfinished: Callable[[TopicIdPartition, int], bool] | None = None,
         adopted: Mapping[str, str] | None = None,
     ) -> None:
-        """`index_cache` belongs to the same store. If it is None, each call requests the indexes
-        that it needs. Requests for `.log` objects are charged to `fetch_quota`, by default to the
-        quota that `config` sets, and wait while it is exceeded. `config` also bounds memory and
-        threads. ``alarm`` is that of `RemoteBatchReader`. ``on_gap`` decides what happens where the
-        store lacks offsets, ``on_corrupt`` what happens at damage. ``has_unfinished`` is that of
-        `StoreListing`. ``adopted`` maps the ids that topics are archived under to the ids that they
-        got later."""
+        """`index_cache` belongs to the same store. If `index_cache` is None, each call requests the
+        indexes that it needs. Requests for `.log` objects are charged to `fetch_quota`, by default
+        to the quota that `config` sets, and wait while it is exceeded. `config` also bounds memory
+        and threads. For ``alarm`` see `RemoteBatchReader`. ``on_gap`` decides what happens where
+        the store lacks offsets, ``on_corrupt`` what happens at damage. For ``has_unfinished`` see
+        `StoreListing`. ``adopted`` maps the id under which a topic is archived to the id that the
+        topic got later."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
@@ -162,8 +162,8 @@ class StoreReader:
         return max(first, begin), end
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`: the log goes on when a `.log` object after the newest segment has no
-        `.indexes` object."""
+        """See `LogReader`. The log is known to continue when a `.log` object after the newest
+        segment has no `.indexes` object."""
         wanted = self._require_partition(topic, partition)
         end = max(segment.end_offset for segment in self._finished_segments(wanted)) + 1
         if self._has_unfinished(wanted, end):
@@ -255,8 +255,8 @@ class StoreReader:
         return known
 
     def _find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
-        """Return the partition with that topic name or id; None when it has no segment. Raises
-        OutOfRangeError when several topics had the name."""
+        """Return the partition with that topic name or id; None when the partition has no segment.
+        Raises OutOfRangeError when several topics had the name."""
         named = [
             one
             for one in self._metadata.partitions()
@@ -397,8 +397,8 @@ class StoreReader:
     def _decode(
         self, read: RemoteRead, offset: int, *, is_checked: bool, include_control: bool
     ) -> Iterator[RecordColumns]:
-        """Yield the records of the batches that were read. ``is_checked``: their checksums were
-        verified before. Damage below `offset` is not reported."""
+        """Yield the records of the batches that were read. ``is_checked`` is true if the checksums
+        of the batches were verified before. Damage below `offset` is not reported."""
         segment = read.segment
         assert segment is not None
 
@@ -466,8 +466,8 @@ class StoreReader:
 
 
 class _SequentialBatches:
-    """Reads batches for one caller, one read after the other. It has its own `RemoteBatchReader`.
-    If a child process continues the read, it gets another `RemoteBatchReader`.
+    """Reads batches for one caller, one read after the other. Each caller has its own
+    `RemoteBatchReader`. If a child process continues the read, it gets another `RemoteBatchReader`.
 
     The memory limit covers only bytes that are held here, not batches that the caller keeps.
     """

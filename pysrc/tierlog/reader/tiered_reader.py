@@ -1,7 +1,8 @@
 """Reads a partition from both tiers: from the store up to the directory's first offset, then from
 the directory.
 
-The directory may delete segments while they are read. Their records are then read from the store.
+The directory may delete segments while they are read. The records of these segments are then read
+from the store.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ class TieredReader:
         same_owner: bool = False,
     ) -> None:
         """Both readers have the same isolation level. ``look_again`` opens the store again, to find
-        segments that were copied since then; None when `remote` finds them by itself. ``on_gap``
-        decides what happens when both lack offsets. ``same_owner``: the store is the broker's own
-        tier, and its segments below the log start offset of the directory will be deleted. An
-        archive, in contrast, keeps segments that its broker has deleted."""
+        segments that were copied since then; None when `remote` finds these segments by itself.
+        ``on_gap`` decides what happens when both lack offsets. ``same_owner``: the store is the
+        broker's own tier, and its segments below the log start offset of the directory will be
+        deleted. An archive, in contrast, keeps segments that its broker has deleted."""
         self._same_owner = same_owner
         self._local = local
         self._remote = remote
@@ -63,7 +64,8 @@ class TieredReader:
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
 
     def partitions(self) -> list[PartitionSummary]:
-        """See `LogReader`; a partition in both is listed once and counts the segments of both."""
+        """See `LogReader`. A partition that is in both tiers is listed once, with the number of
+        segments of both tiers."""
         known = {_identity(one): one for one in self._remote.partitions()}
         derived = {key[:2]: key for key in known if key[2] and is_derived_topic_id(key[2])}
         for one in self._local.partitions():
@@ -76,7 +78,8 @@ class TieredReader:
         return sorted(known.values(), key=lambda one: (one.topic, one.partition))
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
-        """See `LogReader`. A segment in both tiers is listed twice, first that of the store."""
+        """See `LogReader`. A segment in both tiers is listed twice, first as the store's
+        segment."""
         topic = self._stable_name(topic, partition)
         found: list[SegmentSummary] = []
         if self._remote.extent(topic, partition) is not None:
@@ -156,7 +159,8 @@ class TieredReader:
             return
 
     def _list_directory(self, topic: str, partition: int, before: _Here | None) -> _Here:
-        """List the directory again. If the last stable offset was known `before`, it is kept."""
+        """List the directory again. If the last stable offset was known `before`, the same last
+        stable offset is kept."""
         start_offset = self._local.start_offset(topic, partition)
         if before is not None and before.start_offset == start_offset:
             return before

@@ -1,6 +1,6 @@
 """Requests and responses of a fetch over many partitions.
 
-Names and numbers are those of Kafka's Fetch request.
+Names and numbers are the same as in Kafka's Fetch request.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A fetch; the defaults are those of Kafka's consumer.
+    """A fetch request. Its defaults are the defaults of Kafka's consumer.
 
     Even if the limits are 0 or less, the answer has one batch, for only one partition of the
     request. ``client_id`` selects the quota. ``replica_id`` is the broker's id if the request comes

@@ -45,9 +45,9 @@ _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 class LogDirCatalog:
     """The log directories of a broker, running or not.
 
-    A broker stores its high watermark only every few seconds, so records above it are read, too.
-    With ``settled``, records above the high watermark are not read, because a new leader may
-    replace them.
+    A broker stores its high watermark only every few seconds, so records above the stored high
+    watermark are read, too. With ``settled``, records above the high watermark are not read,
+    because a new leader may replace them.
     """
 
     def __init__(
@@ -92,9 +92,10 @@ class LogDirCatalog:
         return list(self._findings.found)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """See `Catalog`. The call reads the end of the active segment. For committed records it
-        reads the whole active segment; if this segment is damaged, no record of the log can be
-        read. With ``settled`` and no high watermark, only the rolled segments count."""
+        """See `Catalog`. The call reads the end of the active segment. For a read of committed
+        records, the call reads the whole active segment. If this segment is damaged, no record of
+        the log can be read. With ``settled``, if the high watermark is unknown, the bounds cover
+        only the rolled segments."""
         start, end = self._bounds(partition)
         log = self._logs[partition]
         if self._settled and log.segments:

@@ -393,8 +393,8 @@ def _triggers(options: _Options) -> TriggerSize:
 
 
 def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...]) -> Bound:
-    """Return the start (`side` is ``starting``) or the end (``ending``) of a read. Offsets in
-    `refused` would read nothing, so they are errors."""
+    """Return the start (`side` is ``starting``) or the end (``ending``) of a read. A bound with an
+    offset in `refused` would read nothing, so such an offset is an error."""
     time = options.text(f"{side}Timestamp")
     if time is not None:
         time_ms = _time_ms(time.strip())

@@ -154,8 +154,8 @@ class Catalog(Protocol):
         ...
 
     def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
-        """Return for each range the marks at which it may be cut, ascending. The marks are empty
-        when they are unknown."""
+        """Return, for each range, the marks at which the range may be cut, ascending. A range has
+        no marks when its marks are unknown."""
         ...
 
     def findings(self) -> list[Finding]:
@@ -172,8 +172,8 @@ def chosen_partitions(
     """Return the selected partitions. Raises OutOfRangeError when a topic is missing or exists
     twice.
 
-    Partitions in ``gone`` existed earlier and may be missing now. With None, any partition may be
-    missing.
+    Partitions in ``gone`` existed earlier and may be missing now. If ``gone`` is None, any
+    partition may be missing.
     """
     chosen = [one for one in found if options.topics.wants(*one)]
     if gone is not None:
@@ -226,7 +226,7 @@ def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[Partitio
 
 
 def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
-    """Refuse offsets for a partition that is not read, because they must be a mistake."""
+    """Refuse offsets for a partition that is not read, because such offsets must be a mistake."""
     for topic, partition in bound.by_partition:
         if not any(one.partition == partition and topic in one[:2] for one in chosen):
             raise ConfigError(
@@ -237,7 +237,7 @@ def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
 def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> PartitionOffsets:
     """Return the offsets to read of one partition.
 
-    If offsets are missing, OutOfRangeError is raised with ``failOnDataLoss``; without it, the
+    If offsets are missing, OutOfRangeError is raised if ``failOnDataLoss`` is set. Otherwise the
     available part is returned.
     """
     held = catalog.bounds(partition)

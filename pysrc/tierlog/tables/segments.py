@@ -59,8 +59,8 @@ def read_range(
 
     Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt``, damage raises
     CorruptDataError. If `rows_of` is not None, records may be yielded as `TableRows`, without
-    headers; `rows_of` says which of "key" and "value" they have. Raises OSError or
-    RemoteStorageError when the bytes cannot be read.
+    headers; `rows_of` names the columns that these rows have: "key", "value" or both. Raises
+    OSError or RemoteStorageError when the bytes cannot be read.
     """
     segment = _open_segment(
         one, storage, None if one.aborted else rows_of, config or Config(), fail_on_corrupt
@@ -339,8 +339,9 @@ class _LocalSegment:
     def _leaping(
         self, handle: SegmentHandle, records: RecordColumns, offset: int
     ) -> CorruptDataError | None:
-        """Return an error if the last batch leaps ahead and the batch after it could follow the
-        batch before it. In this case, the offset of the last batch must be wrong."""
+        """Return an error if the offsets of the last batch leap ahead, and the next batch could
+        directly follow the batch before the last. In this case, the offset of the last batch must
+        be wrong."""
         batches = records.batches
         if not len(batches):
             return None

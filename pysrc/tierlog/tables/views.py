@@ -30,7 +30,7 @@ def table_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.Re
 
 
 def finding_row(one: Finding) -> dict[str, object]:
-    """Return a row of the quarantine view. Topic and partition are null when they are unknown."""
+    """Return a row of the quarantine view. Topic and partition are null in the row when unknown."""
     known = bool(one.partition.topic)
     names = ("reason", "position", "expected", "found")
     return {

@@ -34,8 +34,8 @@ class Severity(StrEnum):
 
 
 class Place(NamedTuple):
-    """The partition and the offsets of a finding. Both offsets are inclusive. A field is None if it
-    does not apply or is unknown."""
+    """The partition and the offsets of a finding. Both offsets are inclusive. A field is None if
+    the field does not apply or its value is unknown."""
 
     topic: str | None = None
     partition: int | None = None
@@ -45,8 +45,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One result of a check. ``path`` is a file or the key of an object; ``position`` is a byte in
-    it.
+    """One result of a check. ``path`` is a file or the key of an object; ``position`` is a byte
+    position in this file or object.
 
     ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...). ``action`` says what the
     operator should do. The other fields have the partition and the offsets of the finding, as far

@@ -168,10 +168,10 @@ def list_source(
 ) -> Listed:
     """List partitions or segments of a log directory or a store.
 
-    ``topic`` and ``partition`` limit the listing. Raises OutOfRangeError when they do not exist,
-    and RemoteResourceNotFoundError when the store is not an archive. A store that is empty but may
-    become an archive is listed as empty. Also raises the errors of ``open_log_dir`` and
-    ``open_store``.
+    ``topic`` and ``partition`` limit the listing. Raises OutOfRangeError when the topic or the
+    partition does not exist, and RemoteResourceNotFoundError when the store is not an archive. A
+    store that is empty but may become an archive is listed as empty. Also raises the errors of
+    ``open_log_dir`` and ``open_store``.
     """
     listing = list_store if source.is_store else list_log_dir
     return listing(source.location, topic=topic, partition=partition, segments=segments)
@@ -367,7 +367,7 @@ def _held(source: Source) -> list[tuple[str, str | None, int]]:
 def no_such_partition(
     where: str, topic: str, partition: int | None, held: Iterable[tuple[str, int]]
 ) -> str:
-    """Return a message about a missing partition, which names the existing ones."""
+    """Return a message that says that a partition is missing and names the existing partitions."""
     topics: dict[str, dict[int, None]] = {}
     for name, number in held:
         topics.setdefault(name, {})[number] = None
@@ -410,7 +410,7 @@ def _log_end_offset(log: PartitionLog) -> int | None:
 
 
 def _headers(segment: SegmentFiles) -> BatchTable | None:
-    """Return the segment's batch headers; None when the broker has deleted it."""
+    """Return the segment's batch headers; None when the broker has deleted the segment."""
     try:
         return scan_segment(segment.log_path, verify_crc=False)
     except FileNotFoundError:

@@ -4,7 +4,7 @@ The name of a field ends with its unit and decides the format of the value:
 
 * ``size_bytes``: a human size in text, the exact number in documents;
 * ``max_timestamp_ms``: an ISO time in text, milliseconds in documents;
-* every other value as it is. None is ``-`` in text and null in documents.
+* every other value as it is. The value None is shown as ``-`` in text and as null in documents.
 
 ``wide_field()`` marks fields that only the format ``wide`` and the documents show. `RowStream` also
 shows a wide field with ``streamed`` in its metadata. One command makes one document, an object with
@@ -62,8 +62,8 @@ def wide_field() -> Any:
 class Table:
     """Rows of one kind. Text shows ``title`` above the table.
 
-    ``optional`` tables are left out of ``text``, and out of ``wide`` when they have no rows.
-    A ``single`` table has one row and is an object, not a list, in documents.
+    ``text`` leaves out every ``optional`` table, and ``wide`` leaves out an ``optional`` table that
+    has no rows. A ``single`` table has one row and is an object, not a list, in documents.
     """
 
     name: str

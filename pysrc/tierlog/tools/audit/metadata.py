@@ -1,4 +1,4 @@
-"""Reads a SQLite metadata file through a copy of it.
+"""Copies a SQLite metadata file and reads the copy.
 
 The owner of the file may write to the file and its write-ahead log (``-wal``) at any time. So both
 files are copied again if they changed during the copy. Damage is reported only if every copy is
@@ -46,7 +46,7 @@ def read_metadata(place: str) -> KnownSegments:
     """Return every segment in the file `place`, a path or a ``file:`` URL.
 
     Damaged partitions are findings. Raises OSError when the file does not exist, CorruptDataError
-    when it is not metadata, RemoteMetadataError when it keeps changing.
+    when the file is not metadata, and RemoteMetadataError when the file keeps changing.
     """
     path = _path(place)
     seen: KnownSegments | CorruptDataError | None = None

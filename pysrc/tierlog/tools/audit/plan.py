@@ -196,8 +196,8 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
 
 
 def _temporary_files(url: str, tally: Tally) -> None:
-    """Report temporary files that interrupted writes left in a folder. Other kinds of stores do not
-    show them."""
+    """Report temporary files that interrupted writes left in a folder. Only a store of local files
+    shows temporary files."""
     parts = urlsplit(url)
     if parts.scheme != "file":
         return
@@ -249,8 +249,8 @@ def _known(metadata: str, tally: Tally) -> KnownSegments | None:
 
 def _compare(parts: Sequence[AuditPart], alone: set[str], now_ms: int, tally: Tally) -> None:
     """Report segments of the metadata that are unfinished or missing from the store. Objects
-    without metadata are not reported here. A deletion may remove such objects at any time, so the
-    task that reads them reports them."""
+    without metadata are not reported here. A deletion may remove objects without metadata at any
+    time, so the task that reads such objects reports them."""
     for task in (task for part in parts for task in part.tasks()):
         if task.known is not None and task.known.state != FINISHED:
             _dangling(task.known, now_ms, tally)

@@ -1,8 +1,8 @@
 """Computes what retention would delete, and why, from a bucket and its metadata.
 
-The decision is that of the expiration task (`tierlog.tiering.retention`). A bucket does not show
-the bytes that only the disk of a broker holds. So the log looks smaller here, and the size rule
-deletes at most as much as on the leader.
+The decision is made by the same code as in the expiration task (`tierlog.tiering.retention`). A
+bucket does not show the bytes that only the disk of a broker holds. So the log looks smaller here,
+and the size rule deletes at most as much as on the leader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The rows of an audit: plain values that can be pickled.
 
 Offsets are inclusive at both ends. An `AuditedSegment` has every fact about a segment that the
-check of its partition needs. So one process can check a segment, and another its partition.
+check of its partition needs. So one process can check a segment, and another process the partition
+of this segment.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class AuditRules:
     ``now_ms`` is the current time, which decides whether an unfinished copy is active or abandoned.
     With ``deep``, the audit reads every `.log` object whole, and ``max_decompressed_bytes`` limits
     the decompressed size of a batch. ``retention_ms`` and ``retention_bytes`` are the retention to
-    try out; None means no limit. If ``log_start_offset`` is None, it is read from the metadata;
-    without metadata, it is the start of the first stored segment.
+    try out; None means no limit. If ``log_start_offset`` is None, the log start offset comes from
+    the metadata. If there is no metadata, it is the start of the first stored segment.
     """
 
     now_ms: int

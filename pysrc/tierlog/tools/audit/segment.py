@@ -377,8 +377,8 @@ def _open_transactions(
 
 
 def _ended_producers(log: StoredLog) -> tuple[int, ...]:
-    """Return the producers whose transactions end in this segment. Transactional control batches
-    are the markers that end them."""
+    """Return the producers whose transactions end in this segment. Every transactional control
+    batch is a marker that ends a transaction."""
     markers = log.is_control & log.is_transactional
     return tuple(np.unique(log.producer_id[markers]).tolist())
 

@@ -113,9 +113,9 @@ def select_records(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> Selection:
-    """Find the partition and the offsets that ``wanted`` selects. ``store``, ``on_problem``,
-    ``config`` and the errors are those of ``open_reader``. The committed records end at the last
-    stable offset."""
+    """Find the partition and the offsets that ``wanted`` selects. For ``store``, ``on_problem``,
+    ``config`` and the errors see ``open_reader``. The committed records end at the last stable
+    offset."""
     reader = open_reader(
         location,
         store=store,

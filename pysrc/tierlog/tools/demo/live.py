@@ -93,7 +93,7 @@ class LiveResult:
 
     @property
     def copy_ms(self) -> int:
-        """Time from the start of the copies to their last byte."""
+        """The time from the start of the copies to the last copied byte."""
         return next((ms for ms, size_bytes in self.sent if size_bytes == self.sent_bytes), 0)
 
     @property

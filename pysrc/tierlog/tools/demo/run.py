@@ -103,7 +103,8 @@ class DemoSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Segments that were not tiered for the same reason; ``text`` explains one of them."""
+    """Segments that share the reason why they were not tiered. ``text`` explains the reason for one
+    of these segments."""
 
     outcome: str
     reason: str
@@ -254,8 +255,8 @@ def _compare(
     result: DemoResult,
     stopwatch: _Stopwatch,
 ) -> None:
-    """Read one segment in every way, compare and measure. Readers leave out deleted records below
-    the log start offset."""
+    """Read one segment in every way, compare the results and measure the times. Readers leave out
+    deleted records below the log start offset."""
     partition = metadata.topic_id_partition
     topic, number = partition.topic, partition.partition
     first, end = metadata.start_offset, metadata.end_offset + 1

@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ANY_LOG_DIR = "any"
-"""The broker chooses the log directory, or leaves the replica in its present one."""
+"""Lets the broker choose the log directory, or leave the replica in its present log directory."""
 
 _MAX_FILE_BYTES = 64 << 20
 _MAX_NUMBER = (1 << 31) - 1
@@ -56,7 +56,8 @@ def partition_name(partition: TopicPartition) -> str:
 
 
 def read_json(path: str) -> str:
-    """Return the text of a JSON file. Raises ConfigError when it is too large or not UTF-8."""
+    """Return the text of a JSON file. Raises ConfigError when the file is too large or not
+    UTF-8."""
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:

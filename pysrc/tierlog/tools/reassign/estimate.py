@@ -2,9 +2,9 @@
 4, 5).
 
 The KIP's formula is for the whole cluster. `Estimate.seconds` is computed for each broker
-separately, and is the time of the slowest broker. The leader throttle of a broker limits what it
-sends for the partitions that move, also to followers in sync (KAFKA-4313). The follower throttle
-limits what a broker receives for new replicas.
+separately, and is the time of the slowest broker. The leader throttle limits all bytes that a
+broker sends to followers of partitions that move. This includes followers in sync (KAFKA-4313). The
+follower throttle limits what a broker receives for new replicas.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def _seconds(
     """Return the time until `size_bytes` and the bytes added in this time have passed the throttle;
     None if these bytes never pass.
 
-    A broker permits the first responses to all ``receivers`` before it counts the first of them. So
-    all but one of these responses pass outside of the throttle.
+    A broker permits the first responses to all ``receivers`` before it counts the first of these
+    responses. So all but one of these responses pass outside of the throttle.
     """
     if size_bytes == 0:
         return 0.0

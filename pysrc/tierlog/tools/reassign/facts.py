@@ -73,8 +73,8 @@ def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> Clu
 def leader_sizes(
     admin: ClusterAdmin, states: Mapping[TopicPartition, PartitionState], brokers: Collection[int]
 ) -> dict[TopicPartition, int]:
-    """Return the size of each partition: that of the leader's log or, if there is no leader, of the
-    largest replica."""
+    """Return the size of each partition. This is the size of the leader's log or, if there is no
+    leader, of the largest replica."""
     sizes: dict[TopicPartition, int] = {}
     for one in admin.replicas(states, brokers):
         if one.is_future or one.partition not in states:

@@ -185,9 +185,9 @@ class ClearedThrottles:
 class Status:
     """The status of all moves of a plan.
 
-    ``is_moving`` says whether any partition of the cluster moves. This includes partitions outside
-    of the plan. ``cleared`` is None if the throttles were kept, because moves still need the
-    throttles or the caller preserves them.
+    ``is_moving`` says whether any partition of the cluster moves. ``is_moving`` also counts
+    partitions that are not in the plan. ``cleared`` is None if the throttles were kept, because
+    moves still need the throttles or the caller preserves them.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -322,7 +322,8 @@ def start_moves(
 def _require_no_other(
     ongoing: Mapping[TopicPartition, OngoingReassignment], target: Assignment
 ) -> None:
-    """Raise ConfigError when a partition already moves to other replicas than those of `target`."""
+    """Raise ConfigError when a partition already moves to replicas that `target` does not give
+    it."""
     for partition, one in ongoing.items():
         if partition not in target or one.target != target[partition].replicas:
             raise ConfigError(
@@ -550,8 +551,8 @@ def verify_moves(
 ) -> Status:
     """Return the status of each move of `target`.
 
-    When no partition of the cluster moves, it also removes the throttles of all brokers and of the
-    plan's topics, unless ``preserve_throttles`` is set.
+    When no partition of the cluster moves, the call also removes the throttles of all brokers and
+    of the plan's topics, unless ``preserve_throttles`` is set.
     """
     ongoing = admin.reassignments()
     clock = clock or SystemClock()

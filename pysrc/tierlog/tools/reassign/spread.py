@@ -28,8 +28,8 @@ def spread_minimally(
     A replica moves for one of three reasons: its broker is not in `racks`, its rack holds the
     partition twice while another rack has none, or its broker has more replicas than others. In the
     end the numbers of replicas of two brokers differ by at most one, as far as racks permit. A new
-    replica takes the position of the old one in the list, so the preferred leadership moves with
-    the replica.
+    replica takes the position of the old replica in the list, so the preferred leadership moves
+    with the replica.
     """
     _check(current, racks)
     spread = _Minimal(current, racks)
@@ -131,9 +131,9 @@ class _Minimal:
         return self._rack_of[other] not in taken
 
     def _best(self, replicas: Sequence[int], index: int) -> int:
-        """Return the best broker for the replica at `index`. The best broker is in a new rack; then
-        it has few replicas; for the first replica, it then is the preferred leader of few
-        partitions."""
+        """Return the best broker for the replica at `index`. Brokers are compared in this order:
+        whether the rack is new for the partition, the number of replicas and, for the first
+        replica, the number of partitions of which the broker is the preferred leader."""
         kept = [one for n, one in enumerate(replicas) if n != index]
         taken = {self._rack_of[one] for one in kept if one in self._rack_of}
         leads = self._preferred if index == 0 else Counter[int]()

@@ -83,7 +83,7 @@ def merge_replicas(existing: str | None, added: Iterable[tuple[int, int]]) -> st
         before = parse_replicas(existing or "")
     except ValueError:
         # The existing list cannot be parsed, although Kafka accepted it. The new entries replace
-        # it.
+        # the existing list.
         before = frozenset()
     return ALL_REPLICAS if before is None else format_replicas({*before, *added})
 
@@ -93,8 +93,8 @@ def throttled_replicas(
 ) -> dict[str, TopicThrottle]:
     """Return the throttled replicas of each topic of a move.
 
-    KIP-73: the leader throttle applies to all existing replicas of the partitions that move, since
-    each of them may lead. The follower throttle applies to the new replicas.
+    According to KIP-73, the leader throttle applies to all existing replicas of the partitions that
+    move, since each of these replicas may lead. The follower throttle applies to the new replicas.
     """
     leaders: dict[str, set[tuple[int, int]]] = {}
     followers: dict[str, set[tuple[int, int]]] = {}

@@ -78,7 +78,7 @@ class _Sample:
 
 
 class MoveWatch:
-    """Follows the partitions that move in the cluster. Only one thread may use it.
+    """Follows the partitions that move in the cluster. Only one thread may use a watch.
 
     ``adding`` has the partitions to follow and, as far as known, the brokers that get a new replica
     of each. If ``adding`` is None, the watch follows every partition that it sees moving.

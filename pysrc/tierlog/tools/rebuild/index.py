@@ -106,10 +106,10 @@ _Result = TypeVar("_Result")
 class RebuildPlan:
     """The tasks of a run, and the results of its planning.
 
-    ``tasks`` are for `rebuild_task`. ``index_tasks`` are for `remote_index_task`; a plan has them
-    only for a store with a target. ``index_tasks`` must run after all ``tasks``. Pass their results
-    to `with_remote_indexes`. ``looked`` and ``outcomes`` have the results of segments of a store
-    that need no task.
+    ``tasks`` are for `rebuild_task`. ``index_tasks`` are for `remote_index_task`; a plan has
+    ``index_tasks`` only for a store with a target. ``index_tasks`` must run after all ``tasks``.
+    The caller passes the results of ``index_tasks`` to `with_remote_indexes`. ``looked`` and
+    ``outcomes`` have the results of segments of a store that need no task.
     """
 
     source: str
@@ -391,12 +391,12 @@ def rebuild_index(
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Rebuild the index files of a log directory into `target`, or the damaged and missing
-    `.indexes` objects of a store. With a store and a `target`, also rebuild the remote index files
-    of its partitions there.
+    `.indexes` objects of a store. If the source is a store and `target` is given, also rebuild the
+    remote index files of the store's partitions in `target`.
 
-    The work runs in `jobs` processes, or in as many threads if it is less than ``process_bytes``.
-    ``now_ms`` decides whether a `.log` object belongs to an active copy. With ``dry_run``
-    everything is scanned and nothing is written.
+    The tasks run in `jobs` processes, or in `jobs` threads if they have fewer bytes than
+    ``process_bytes``. ``now_ms`` decides whether a `.log` object belongs to an active copy. With
+    ``dry_run`` everything is scanned and nothing is written.
 
     Raises the errors of `plan_rebuild`, and TierlogError when workers die repeatedly. Damage of a
     segment is in the report.
@@ -481,7 +481,7 @@ class _Workers:
         if self._in_threads:
             return ThreadPoolExecutor(self._jobs)
         # Processes are spawned, since the threads and clients of object stores do not survive a
-        # fork. A Ctrl-C in the terminal ends them at once.
+        # fork. Ctrl-C in the terminal ends all processes at once.
         return ProcessPoolExecutor(
             self._jobs,
             mp_context=multiprocessing.get_context("spawn"),

@@ -1,9 +1,9 @@
 """Rebuilds index files of a broker's log directories into another folder.
 
-For each segment it writes the files that Kafka's own recovery would write: ``.index``,
+For each segment, the rebuild writes the files that Kafka's own recovery would write: ``.index``,
 ``.timeindex``, ``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the
-segment's end. For each partition it writes ``leader-epoch-checkpoint``: the broker's own checkpoint
-if it is sound, otherwise the epochs of the batches. All files are written below
+segment's end. For each partition, the rebuild writes ``leader-epoch-checkpoint``: the broker's own
+checkpoint if this is sound, otherwise the epochs of the batches. All files are written below
 ``<target>/<topic>-<partition>/``. The log directory is only read.
 
 The transaction index and the snapshot depend on the producer state before the segment. This state
@@ -96,7 +96,7 @@ class LogChain:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Return whether one of two folders is the other or lies in it."""
+    """Return whether two folders are the same, or one lies in the other."""
     return os.path.commonpath((one, other)) in (one, other)
 
 
@@ -290,8 +290,8 @@ def _epochs_after(
 
 
 def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
-    """Return the broker's producer state at the segment's base offset; None when it is missing or
-    damaged."""
+    """Return the broker's producer state at the segment's base offset; None when the snapshot is
+    missing or damaged."""
     if segment.start_snapshot_path is None:
         return None
     try:
@@ -423,7 +423,7 @@ def _keys(rebuilt: Iterable[_Rebuilt]) -> dict[str, bytes]:
 
 def _written(store: LocalStore, one: _Rebuilt, stored: dict[str, bool]) -> Outcome:
     """Return the outcome of a segment's files; ``stored`` says for each key whether this run wrote
-    it."""
+    the file."""
     files = _keys([one])
     if not files.keys() <= stored.keys():
         stored = store.put_all_if_absent(files)

@@ -1,16 +1,16 @@
 """Rebuilds the remote index files of a store's partitions in a folder.
 
 The files are made from the partition's sound `.indexes` objects alone, with the code that a node
-uses to append to them. So the files are equal to the files of a node that indexed these segments
-with the same settings. Offsets that no sound segment has are a gap in the files, as on a node that
-lost segments.
+uses to append to its remote index files. So the files are equal to the files of a node that indexed
+these segments with the same settings. Offsets that no sound segment has are a gap in the files, as
+on a node that lost segments.
 
 The lineage of the newest segment shows which offsets a later leader truncated. Entries of these
 offsets are left out. The store does not record at which offset a node cut its files.
 
 Each worker makes the files in a folder of its own and then renames each whole file, unless the name
-exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ,
-all of them are kept, since a node may be using them.
+exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ
+from the rebuilt files, all existing files are kept, since a node may be using them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = [
     "remote_index_task",
 ]
 
-# Listing a partition costs more than reading a small segment of it.
+# To list a partition takes longer than to read a small segment of the partition.
 _TASK_SEGMENTS = 256
 _TASK_PARTITIONS = 32
 _SUFFIXES = tuple(f".{kind}" for kind in RemoteIndexKind)
@@ -110,8 +110,8 @@ class RemoteIndexRow:
     """The remote index files of one partition in the report.
 
     ``end_offset`` is the last offset that an entry covers; None if there are no entries.
-    ``size_bytes`` counts the files of entries, but not their index files. ``path`` is the
-    partition's folder below the target.
+    ``size_bytes`` is the size of the files that hold entries, not counting the files that index
+    them. ``path`` is the partition's folder below the target.
     """
 
     topic: str

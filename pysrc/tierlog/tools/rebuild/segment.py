@@ -192,7 +192,7 @@ def examine(
     """Scan a segment once, rebuild its indexes, and compare its batches with its name, neighbours
     and lineage.
 
-    ``producer_snapshot`` is the producer state at the base offset. The other arguments are those of
+    ``producer_snapshot`` is the producer state at the base offset. For the other arguments see
     `check_batches`. Only an active segment may end in a torn or zero tail. Raises OSError when the
     segment cannot be read.
     """

@@ -390,7 +390,7 @@ def _lineage(
 
 def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_offset: int) -> bool:
     """Return whether a lineage agrees with a segment's own batches. Records below the beginning of
-    the lineage were deleted, so they are not compared."""
+    the lineage are not compared, because they were deleted."""
     batches = LeaderEpochs(tuple(own))
     here = lineage.clipped(base_offset, end_offset + 1)
     return all(lineage.epoch_for(one.start_offset) in (one.epoch, None) for one in own) and all(
@@ -455,7 +455,7 @@ def _write(
 
 
 def read_whole(store: ObjectStore, key: str, size_bytes: int | None = None) -> bytes:
-    """Return an `.indexes` object; ``b""`` when it is empty or missing.
+    """Return the bytes of an `.indexes` object; ``b""`` when the object is empty or missing.
 
     Raises CorruptDataError for an object above 256 MiB.
     """

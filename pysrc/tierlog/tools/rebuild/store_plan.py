@@ -1,8 +1,8 @@
 """Plans which `.indexes` objects of a store are rebuilt, and which objects each rebuild uses.
 
 Every `.indexes` object is read, and all of its checksums are checked. A `.log` object without an
-`.indexes` object is left alone in two cases: it is so new that its copy may be active, or a sound
-segment holds its first offset. In the second case, an interrupted copy left the `.log` object
+`.indexes` object is left alone in two cases: the object is so new that its copy may be active, or a
+sound segment holds its first offset. In the second case, an interrupted copy left the `.log` object
 behind, and a later copy stored the segment.
 
 Listings, results and chains stay packed, however many segments there are. Only one partition at a
@@ -223,7 +223,8 @@ class _Seen:
 
     ``starts`` has the first offsets of the sound segments. ``reaches`` has, for each sound segment,
     the highest last offset up to this segment. ``by_end`` has the sound segments by the offset
-    after their last one. ``first_base`` is the lowest base offset; None if there are no segments.
+    after the segment's last offset. ``first_base`` is the lowest base offset; None if there are no
+    segments.
     """
 
     first_base: int | None
@@ -235,7 +236,7 @@ class _Seen:
 
     @classmethod
     def of(cls, here: Iterable[LookedSegments]) -> _Seen:
-        """Unpack the segments of a partition. If none of them needs a rebuild, they stay packed."""
+        """Unpack the segments of a partition, unless no segment needs a rebuild."""
         parts = list(here)
         is_sound = not any(part.broken for part in parts)
         looks = [] if is_sound else [one for part in parts for one in part.looks()]
@@ -377,7 +378,8 @@ def _bare_row(
 def _left_alone(
     segment: StoredSegment, seen: _Seen, now_ms: int, topic: str, plan: StorePlan
 ) -> bool:
-    """Return whether a `.log` object needs no rebuild. If so, add its outcome to the plan."""
+    """Return whether a `.log` object needs no rebuild. If it needs no rebuild, add the outcome of
+    the object to the plan."""
     key = segment.key
     path, outcome, severity = key.stem + LOG_SUFFIX, Outcome.LEFT_ALONE, Severity.NOTE
     if segment.damage is None and seen.holds(key.base_offset):

@@ -37,7 +37,7 @@ _EPOCH = pa.struct({"leader_epoch": pa.int32(), "size_bytes": pa.int64()})
 
 # The fields of `Finding`.
 FINDINGS = row_schema(Finding)
-# The fields of `SegmentRow`, but ``findings`` has the whole findings, not only their kinds.
+# The fields of `SegmentRow`, but ``findings`` has every field of the findings, not only the kind.
 SEGMENTS = row_schema(
     SegmentRow,
     bytes_per_epoch=pa.list_(_EPOCH),
@@ -61,7 +61,7 @@ def finding_table(findings: Iterable[Finding]) -> pa.Table:
 
 
 def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
-    """Return the outcomes that a report was made from, in its order."""
+    """Return the outcomes from which a report was made, in the order of the report."""
     # The findings of segments are the last ones of the report, in the order of the rows. The row of
     # a segment has one word for each of its findings.
     first = len(report.findings) - sum(len(row.findings) for row in report.segments)
@@ -72,7 +72,7 @@ def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
 
 
 def write_report(folder: str, segments: pa.Table, findings: pa.Table) -> None:
-    """Write both files and replace those of an earlier run. Each file is whole or absent."""
+    """Write both files, which replace the files of an earlier run. Each file is whole or absent."""
     os.makedirs(folder, exist_ok=True)
     for name, table in ((SEGMENTS_FILE, segments), (FINDINGS_FILE, findings)):
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", delete=False) as file:

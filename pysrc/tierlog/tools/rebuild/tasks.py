@@ -44,7 +44,7 @@ class PackedChains:
 
     @classmethod
     def of(cls, *chains: Chain) -> PackedChains:
-        """Pack these chains, at least one."""
+        """Pack these chains; there must be at least one chain."""
         return cls(
             name=chains[0].name,
             chains=len(chains),
@@ -62,7 +62,7 @@ class RebuildTask:
 
     @classmethod
     def of(cls, *chains: Chain) -> RebuildTask:
-        """Return a task of these chains, at least one."""
+        """Return a task of these chains; there must be at least one chain."""
         return cls(parts=(PackedChains.of(*chains),))
 
     def chains(self) -> Iterator[Chain]:

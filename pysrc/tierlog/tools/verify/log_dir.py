@@ -1,12 +1,13 @@
 """Checks a broker's log directory. The check reads all files and changes nothing.
 
-It checks the checksum of every batch and the checkpoints. It compares offsets with file names and
-adjacent segments, leader epochs with their checkpoint, the index files with the batches, and the
-log's end with the high watermark. After a damaged batch, the check continues at the next position
-in the offset index, so that one damaged batch does not hide another. ``deep`` also decodes every
-record, and looks for aborted transactions that the transaction index lacks.
+The check verifies the checksum of every batch, and the checkpoints. It also compares offsets with
+file names and adjacent segments, leader epochs with their checkpoint, the index files with the
+batches, and the log's end with the high watermark. After a damaged batch, the check continues at
+the next position in the offset index, so that one damaged batch does not hide another. ``deep``
+also decodes every record, and looks for aborted transactions that the transaction index lacks.
 
-The broker may be running: its changes during the check are notes, not problems.
+The broker may be running. If the broker changes files during the check, the findings about these
+files are notes, not problems.
 """
 
 from __future__ import annotations
@@ -124,8 +125,8 @@ def _damaged_checkpoints(problems: Iterable[CorruptDataError], tally: Tally) -> 
 
 
 def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
-    """Check that the log reaches the high watermark. Consumers may have read every record below
-    it."""
+    """Check that the log reaches the high watermark. Consumers may have read every record below the
+    high watermark."""
     if end_offset is None or log.high_watermark is None or log.high_watermark <= end_offset:
         return
     tally.problem(
@@ -140,7 +141,7 @@ def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
 def _verify_segment(
     log: PartitionLog, segment: SegmentFiles, tally: Tally, most_bytes: int | None
 ) -> int | None:
-    """Check one segment and its indexes. Check its records, too, unless `most_bytes` is None.
+    """Check one segment and its indexes. Check the records, too, unless `most_bytes` is None.
 
     Return the offset after the last batch. If the segment cannot be read, add a finding and return
     None.
@@ -295,7 +296,7 @@ def _misplaced(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> I
 
 def _read_indexes(segment: SegmentFiles, tally: Tally) -> Iterator[tuple[str, str, bytes]]:
     """Yield kind, path and bytes of each index file; add a finding for a missing or unreadable
-    one."""
+    file."""
     paths = {
         "index": segment.offset_index_path,
         "timeindex": segment.time_index_path,

@@ -1,15 +1,15 @@
 """Checks a log directory or a store. A check reads everything and changes nothing.
 
-In a store it always checks
+In a store, a check always covers
 
 * the cluster marker, the sizes of objects and the checksum of every section;
 * that each `.log` object has its `.indexes` object, and that the sections agree;
 * that no offsets are missing between segments;
 * that transactions and leader epochs continue from one segment to the next.
 
-With ``deep``, it also reads every `.log` object, and checks the checksum, the batches, the records,
-and the indexes against the batches. ``metadata`` is a metadata file with which the bucket is
-compared.
+With ``deep``, a check also reads every `.log` object. It then checks the checksum of the object,
+the batches and the records, and compares the indexes with the batches. ``metadata`` is a metadata
+file with which the bucket is compared.
 
 A store that does not answer is an error, not a finding.
 """
