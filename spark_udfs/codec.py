@@ -5,8 +5,9 @@
 functions take one column; `spark_udfs.udfs` registers them.
 
 Damage becomes a row and does not fail the job, since Spark would repeat a failed scan, which would
-fail again. The sound rows before the damage are returned. The column ``quarantine`` has the reason
-and the position of the damage; it is null if there is no damage. A null value gives a null result.
+fail again. The function returns the sound rows before the damage. The column ``quarantine`` has the
+reason and the position of the damage; it is null if there is no damage. A null value gives a null
+result.
 
 A segment is a binary value or the path of a file that the worker can open. A worker reads a file a
 few MiB at a time, but Spark loads the whole content of a binary value.
@@ -177,7 +178,7 @@ def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa
 
 
 def decode_remote_log_indexes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the verified entries of remoteLogIndexes; rows as in ``ENTRY_SCHEMA``.
+    """Return the verified entries of remoteLogIndexes, with rows as in ``ENTRY_SCHEMA``.
 
     A damaged index gives one row, in which only ``path`` and ``error`` are set.
     """

@@ -233,7 +233,7 @@ def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def looked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return rows of ``SEGMENTS`` for checked segments that need no rebuild."""
+    """Return one row of ``SEGMENTS`` for each checked segment that needs no rebuild."""
     for looks in _unpacked(batches):
         outcomes = [outcome for looked in looks for outcome in looked.outcomes()]
         yield from _in_batches(segment_table(outcomes))

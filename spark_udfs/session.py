@@ -25,7 +25,7 @@ from tierlog.errors import TierlogError
 
 __all__ = ["SPARK_ERRORS", "one_line", "session", "session_config"]
 
-# The exceptions of a failing session, with a context or with Spark Connect.
+# The exceptions that a failing session raises, either with a Spark context or with Spark Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 _CONNECT = "sc://"

@@ -3,14 +3,14 @@
     fetcher = Fetcher(host, reads, pool=ReaderPool(...), quotas=FetchQuotas(...))
     response = await fetcher.fetch(request)          # or fetcher.fetch_sync(request)
 
-Local partitions are read on the calling thread. An event loop itself reads a local partition if the
-read needs neither the disk nor a lock. Other local partitions of an event loop are read by a thread
-of its executor. Remote partitions are read by the threads of a bounded pool. A request with remote
-partitions is answered when all of them are read. After ``max_remote_wait_ms`` the request is
-answered without the partitions that are not read yet. A result that arrives after its request was
-answered is kept for the next request for the same data. While a sequential client takes an answer,
-an idle thread of the pool reads the data of the next answer. An error of one partition does not
-affect the answers for other partitions.
+A local partition is read on the thread that calls `fetch_sync`. An event loop itself reads a local
+partition if the read needs neither the disk nor a lock. Other local partitions of an event loop are
+read by a thread of its executor. Remote partitions are read by the threads of a bounded pool. A
+request with remote partitions is answered when all of them are read. After ``max_remote_wait_ms``
+the request is answered without the partitions that are not read yet. A result that arrives after
+its request was answered is kept for the next request for the same data. While a sequential client
+takes an answer, an idle thread of the pool reads the data of the next answer. An error of one
+partition does not affect the answers for other partitions.
 """
 
 from __future__ import annotations
@@ -489,7 +489,8 @@ class Fetcher:
     # -- remote
 
     def _submit(self, fetch: PartitionFetch) -> tuple[PartitionData, _Reading | None, int]:
-        """Let the pool read from the tier. The result is that of `_read_partition`."""
+        """Let the pool read from the tier. The result has the same parts as the result of
+        `_read_partition`."""
         topic, client_id = fetch.partition.topic, fetch.request.client_id
         payer = self.quotas.payer(topic, client_id)
         key = fetch.read_key(self.quotas.limits_client(client_id))

@@ -122,9 +122,10 @@ class OffsetReader:
         """Return the answer for a time in ms or for one of `SpecialTimestamp`. The answer for any
         other negative number is UNSUPPORTED_VERSION, as in Kafka.
 
-        The requests of the search are charged to `payer`. While its quota has no room, the answer
-        is THROTTLING_QUOTA_EXCEEDED, and a later call with the same `search` resumes the search.
-        Raises the same errors as reads, and VanishedError when the log changed after the view.
+        The requests of the search are charged to `payer`. While the payer's quota has no room, the
+        answer is THROTTLING_QUOTA_EXCEEDED, and a later call with the same `search` resumes the
+        search. Raises the same errors as reads, and VanishedError when the log changed after the
+        view.
         """
         upper_offset = view.high_watermark
         if follower:

@@ -79,8 +79,8 @@ class RunningRead:
 
 
 class ReadTicket(Generic[T]):
-    """A request for a read, with a ``future`` of its own. ``joined``: another request has started
-    the read.
+    """A request for a read. Each ticket has its own ``future``. ``joined``: another request has
+    started the read.
 
     After `give_up`, no reference to the ticket is kept, even if the read hangs.
     """

@@ -35,9 +35,9 @@ class FetchQuotas:
 
     ``config`` has the limit for all reads, the defaults for topics and client ids, and the limits
     of single topics and client ids. All limits may change during reads. At most `MAX_NAMES` topics
-    and as many clients have a sensor of their own. When a sensor is needed, the least recently used
-    idle sensor without debt is removed. While all sensors are in use, new names share one sensor,
-    unless they have a limit of their own.
+    and as many clients have a sensor of their own. When a new sensor is needed, the least recently
+    used idle sensor that owes no bytes is removed. While all sensors are in use, new names share
+    one sensor, unless they have a limit of their own.
     """
 
     def __init__(self, config: QuotaConfig | None = None, clock: Clock | None = None) -> None:

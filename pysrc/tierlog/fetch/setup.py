@@ -74,7 +74,7 @@ def open_fetcher(
     holds if ``on_gap`` is a function, which is called with the error.
 
     ``report`` receives a line when a fetch is answered with UNKNOWN_SERVER_ERROR or
-    KAFKA_STORAGE_ERROR, at most one a second.
+    KAFKA_STORAGE_ERROR, but at most one line a second.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)

@@ -1,13 +1,14 @@
 """Finds the aborted transactions that a reader of committed records leaves out.
 
 The transaction index of the segment with an abort marker lists the aborted transaction. That
-segment may come long after the records. So the search begins at the segment that was read. The
-search goes on through later remote segments with aborted transactions, and then through the local
-segments. The search ends when an index shows that no later index can list a transaction of the
-records that were read. If the search meets a gap, the marker may have been in the gap. The search
-then ends with an error, unless the producer snapshot before the gap shows that no transaction was
-open. If a later leader truncated a segment, the index entries after the truncation are not part of
-the log's history, because the transactions may have ended differently.
+segment may come long after the records. So the search for the transactions begins at the segment
+that was read. The search goes on through later remote segments with aborted transactions, and then
+through the local segments. The search ends when an index shows that no later index can list a
+transaction of the records that were read. If the search meets a gap, the marker may have been in
+the gap. In this case, the search ends with an error, unless the producer snapshot before the gap
+shows that no transaction was open. If a later leader truncated a segment, the index entries after
+the truncation are not part of the log's history, because the transactions may have ended
+differently.
 """
 
 from __future__ import annotations
@@ -235,7 +236,8 @@ def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iter
 
 
 def _of_local_segment(view: FetchView, segment: SegmentFiles, begin: int, end: int) -> _Found:
-    """Return what the broker's transaction index says; a damaged index is rebuilt from the log."""
+    """Return the aborted transactions in the broker's transaction index. A damaged index is rebuilt
+    from the log."""
     if segment.is_active and view.active_aborted is not None:
         known = view.active_aborted
         return (one for one in known if one.last_offset >= begin and one.first_offset < end), False

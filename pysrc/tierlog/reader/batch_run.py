@@ -6,8 +6,8 @@
     records = run.bytes_of(row, end)                        a view, nothing is copied
 
 The walk ends at the first batch that is cut off, damaged, or of another segment: ``stop_reason``
-and ``stop_position`` say why and where. If the segment's ``index`` is given, batches are compared
-with the checksums that the copy recorded.
+and ``stop_position`` are the reason and the position of this end. If the segment's ``index`` is
+given, batches are compared with the checksums that the copy recorded.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ class BatchRun:
         return _core.batch_start(self.view[self.stop_position - self.start_position :])[1]
 
     def _count_credible(self, count: int) -> int:
-        """Return how many batches have credible offsets. No checksum covers a base offset.
+        """Return the number of batches before the first batch whose offsets are not credible. No
+        checksum covers a base offset.
 
         Credible offsets ascend within the segment. If the offsets of a batch leap ahead and those
         of the next batch are lower again, the first of the two batches is wrong.

@@ -93,8 +93,8 @@ class QuotaPayer:
         return self._quota.is_limited
 
     def charge(self, size_bytes: int) -> bool:
-        """Wait in line until the request may be sent. ClosedError when the quota is closed,
-        QuotaWaitCancelledError when the wait is cancelled."""
+        """Wait in line until the request may be sent. Raises ClosedError when the quota is closed,
+        and QuotaWaitCancelledError when the wait is cancelled."""
         with self._quota.transfer(size_bytes) as transfer:
             transfer.before_piece(size_bytes)
         return True

@@ -52,7 +52,7 @@ _MAX_OFFSET = 2**63 - 1
 
 
 def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
-    """Return the function to call at damage; ConfigError for an unknown word."""
+    """Return the function to call at damage. Raises ConfigError for an unknown action."""
     if callable(on_corrupt):
         return on_corrupt
     if on_corrupt == "fail":
@@ -63,7 +63,7 @@ def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
 
 
 def raise_damage(lost: LostRecords) -> None:
-    """Raise the error: the default of every reader."""
+    """Raise the error. This is the default action of every reader at damage."""
     raise lost.error
 
 

@@ -181,7 +181,7 @@ def unknown_end(partition: TopicIdPartition, offset: int) -> GapError:
 
 
 def gap_handler(on_gap: OnGap) -> Callable[[GapError], object]:
-    """Return the function to call at a gap; ConfigError for an unknown word."""
+    """Return the function to call at a gap. Raises ConfigError for an unknown action."""
     if callable(on_gap):
         return on_gap
     if on_gap == "fail":
@@ -192,5 +192,5 @@ def gap_handler(on_gap: OnGap) -> Callable[[GapError], object]:
 
 
 def raise_gap(error: GapError) -> None:
-    """Raise the error: the default of every reader."""
+    """Raise the error. This is the default action of every reader at a gap."""
     raise error

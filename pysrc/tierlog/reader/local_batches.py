@@ -1,4 +1,4 @@
-"""Reads whole batches from a log directory, strictly read only, by `pread`.
+"""Reads whole batches from a log directory by `pread`, and never writes to the directory.
 
 If a read begins where an earlier read has ended, its position is known. For other reads, the offset
 index of the segment gives a position near the batch. If that position is wrong, because the index
@@ -168,7 +168,7 @@ class LocalBatchReader:
         return _scan_from(segment, handle, position_by_headers(handle, asked.offset), asked)
 
     def _position(self, segment: SegmentFiles, asked: _Asked) -> int:
-        """Return the position from which to look for the offset."""
+        """Return the position from which to scan for the offset."""
         if asked.offset <= segment.base_offset:
             return 0
         known = self._ends.find(segment, asked.offset)

@@ -166,7 +166,7 @@ class LocalReader:
 
     def check_end(self, topic: str, partition: int) -> None:
         """See `LogReader`. Raises CorruptDataError when the log in the directory ends before its
-        high watermark, or before a batch that is in the offset index of the active segment."""
+        high watermark, or before a batch that the offset index of the active segment lists."""
         _check_end(self._find_log(topic, partition))
 
     def topic_id(self, topic: str, partition: int) -> str | None:
@@ -404,8 +404,8 @@ def _check_end(log: PartitionLog) -> None:
 
 
 def _require_high_watermark(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> None:
-    """Raise CorruptDataError if the log ends below the high watermark. Consumers may have read
-    records up to there."""
+    """Raise CorruptDataError if the log ends below the high watermark. Consumers may have read all
+    records below the high watermark."""
     end = int(table.last_offset[-1]) + 1 if len(table) else segment.base_offset
     if segment.is_active and log.high_watermark is not None and end < log.high_watermark:
         raise CorruptDataError(

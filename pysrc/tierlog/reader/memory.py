@@ -130,8 +130,8 @@ class FetchMemory:
         return waiter.permit
 
     def try_acquire(self, size_bytes: int, *, ahead: bool = False) -> Permit | None:
-        """Return a permit if there is room now and no reader waits, else None. With `ahead` the
-        share for read-ahead must have room, too."""
+        """Return a permit if there is room now and no reader waits, else None. If `ahead` is true,
+        the share for read-ahead must have room, too."""
         if self._closed:
             self._check_open()
         return self.budget.take(size_bytes, ahead)

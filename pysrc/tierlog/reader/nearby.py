@@ -61,8 +61,8 @@ def no_archive(store: ObjectStore) -> RemoteResourceNotFoundError:
 
 
 def describe_nearby(url: str) -> str:
-    """Return a text about archives and folders near `url`, for an error. Empty if there are
-    none."""
+    """Return a text about archives and folders near `url`, for an error. The text is empty if there
+    are no such archives or folders."""
     nearby = _look_around(url)
     return _text(nearby) if nearby.above or nearby.archives or nearby.folders else ""
 

@@ -272,9 +272,9 @@ def read(
     With ``store`` both tiers are read: offsets that the directory has deleted come from the store,
     even if they are deleted during the read. The next chunks of a slow store are fetched ahead.
 
-    With ``read_committed`` the read leaves out the records of aborted transactions and ends before
-    the oldest open transaction. If only a store is read, a transaction whose end is not in the
-    store counts as open.
+    If the isolation level is ``read_committed``, the read leaves out the records of aborted
+    transactions and ends before the oldest open transaction. If only a store is read, a transaction
+    whose end is not in the store counts as open.
 
     Reads of stores that share a `fetch_quota` wait while it is exceeded, and raise ClosedError when
     it is closed. For a damaged segment of the partition, the read raises CorruptDataError; with

@@ -1,6 +1,6 @@
 """Finds the positions of offsets and timestamps with the index that is available.
 
-A position in a remote segment comes from the first of these that is available:
+A position in a remote segment comes from the first available source in this list:
 
 1. the segment's own indexes, if the index cache has them; the offset index is the most exact; 2.
 the partition's remote index files, if this node has them; an entry covers about 256 KiB; 3. the
@@ -105,7 +105,7 @@ class Start:
     last_offset: int | None = None
     lowest_offset: int = 0
     guessed: bool = False
-    # Requests to the store that the look-up took.
+    # The number of requests to the store that the look-up made.
     requests: int = 0
 
 
@@ -308,7 +308,7 @@ class Positions:
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
         # Return the indexes of a segment that are kept under a key.
         self.find_entry = self._indexes.find
-        # Segments whose indexes are not used for the time being.
+        # Segments whose indexes are not used for some time, because they are damaged or gone.
         self.walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
 
     # -- looking up
@@ -439,8 +439,8 @@ class Positions:
             walked.until_ms = self._clock.monotonic_ms() + _RETRY_MS
 
     def clear(self) -> None:
-        """Forget all remembered entries and walks. The index cache belongs to the caller and is not
-        changed."""
+        """Forget the remembered index entries and walks of all segments. The index cache belongs to
+        the caller and is not changed."""
         if isinstance(self._indexes, KeptIndexes):
             self._indexes.clear()
         with self._lock:
@@ -521,7 +521,7 @@ class Positions:
         return runs
 
     def _known_runs(self, place: Place) -> _Runs | None:
-        """Return the entries of a segment whose indexes are kept, or None."""
+        """Return the entries of a segment if its indexes are kept, else None."""
         segment_id = place.segment.segment_id
         runs = self._runs.get(segment_id)
         if runs is None and segment_id in self._indexes and self.load(place):
@@ -529,7 +529,8 @@ class Positions:
         return runs
 
     def _span(self, place: Place, offset: int) -> tuple[int, int] | None:
-        """Return the first byte of the entry of `offset`, and the byte after the entry."""
+        """Return the range of bytes that the index entry of `offset` covers: the first byte, and
+        the byte after the last."""
         runs = self._known_runs(place)
         if runs is not None:
             row = runs.row_reaching(offset)

@@ -12,10 +12,10 @@ needs an id. A stream is created by the second read.
 The window is the number of bytes that are fetched ahead. If the server sends at once, two chunks
 are requested while the reader uses the chunk before, so that neither the server nor the reader
 waits. For a slow store the window is twice the bytes that the reader consumes during one request.
-If the reader still has to wait, the window of its stream becomes four times as large. If there are
-then more chunks than threads, the chunks become larger. The limits are `max_window_bytes` and the
-read-ahead share of the memory. Chunks that are not read are dropped after `idle_ms`, and at once
-when another reader needs the memory.
+If the reader still has to wait, the window of its stream becomes four times as large. If a window
+then has more chunks than there are threads, its chunks become larger. The limits are
+`max_window_bytes` and the read-ahead share of the memory. Chunks that are not read are dropped
+after `idle_ms`, and at once when another reader needs the memory.
 
 Chunks that are requested together arrive together, and after them no chunk arrives for some time.
 So requests are spread evenly: the requests of one window are sent within the time that it takes to
@@ -27,7 +27,7 @@ planned while that quota is used up. If the quota is used up when a chunk is to 
 chunk waits until its reader needs it or the quota has room.
 
 Each chunk is checked on the thread that fetched it. A damaged or failed chunk is dropped. The
-reader requests its bytes again, and gets the error if the error persists.
+reader requests the bytes of the chunk again, and gets the error if the error persists.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NO_PAUSE_MS = 0.25
 _MAX_WARMED = 16
 # Topic id, partition, and the next offset of a reader.
 _Key = tuple[str, int, int]
-# Place, position and time of a first read.
+# The place and the position at which a first read ended, and the time of the read.
 _Begun = tuple[Place, int, int]
 
 
@@ -220,8 +220,8 @@ class Chunk:
             self._done.set()
 
     def result(self) -> BatchRun | None:
-        """Wait for the thread that fetches the chunk, and return the batches. None when the fetch
-        failed or the chunk was dropped."""
+        """Wait for the thread that fetches the chunk, and return the batches. Return None when the
+        fetch failed or the chunk was dropped."""
         self._done.wait()
         return self.run
 
@@ -323,7 +323,7 @@ class Stream:
         self.plan_lowest = offset
 
     def planned_bytes(self) -> int:
-        """Return the bytes of all chunks."""
+        """Return the number of bytes of all chunks together."""
         return sum(chunk.end - chunk.position for chunk in self.chunks)
 
 
@@ -624,7 +624,8 @@ class ReadAhead:
         return place
 
     def _load_indexes(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:
-        """Request the indexes of the segments that the window will reach next."""
+        """Request the indexes of the segments into which the window of the stream will soon
+        extend."""
         ahead_bytes = -place.segment.segment_size_bytes
         for _ in range(_MAX_WARMED):
             if not self._places.is_loaded(place):

@@ -1,4 +1,5 @@
-"""Tells log directories from stores, and parses topic and partition arguments."""
+"""Decides whether a source is a log directory or a store, and parses topic and partition
+arguments."""
 
 from __future__ import annotations
 
@@ -126,14 +127,15 @@ def local_path(url: str) -> str | None:
 
 
 def parse_topic(text: str) -> tuple[str, int | None]:
-    """Parse ``TOPIC`` or ``TOPIC:PARTITION``; ValueError says what is wrong."""
+    """Parse ``TOPIC`` or ``TOPIC:PARTITION``. Raises ValueError, which says what is wrong with the
+    text."""
     if ":" in text:
         return parse_topic_partition(text)
     return check_topic_name(text), None
 
 
 def parse_topic_partition(text: str) -> tuple[str, int]:
-    """Parse ``TOPIC:PARTITION``; ValueError says what is wrong."""
+    """Parse ``TOPIC:PARTITION``. Raises ValueError, which says what is wrong with the text."""
     topic, colon, number = text.rpartition(":")
     if not colon:
         name, dash, digits = text.rpartition("-")

@@ -1,7 +1,7 @@
 """Reads partitions from a store.
 
-A metadata manager or the bucket itself lists the segments. `RemoteBatchReader` finds and fetches
-the batches.
+The list of segments comes from a metadata manager or from the bucket itself. `RemoteBatchReader`
+finds and fetches the batches.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class StoreReader:
         """`index_cache` belongs to the same store. If `index_cache` is None, each call requests the
         indexes that it needs. Requests for `.log` objects are charged to `fetch_quota`, by default
         to the quota that `config` sets, and wait while it is exceeded. `config` also bounds memory
-        and threads. For ``alarm`` see `RemoteBatchReader`. ``on_gap`` decides what happens where
-        the store lacks offsets, ``on_corrupt`` what happens at damage. For ``has_unfinished`` see
+        and threads. For ``alarm`` see `RemoteBatchReader`. ``on_gap`` is the action at offsets that
+        the store lacks. ``on_corrupt`` is the action at damage. For ``has_unfinished`` see
         `StoreListing`. ``adopted`` maps the id under which a topic is archived to the id that the
         topic got later."""
         self._storage = storage
@@ -256,7 +256,7 @@ class StoreReader:
 
     def _find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
         """Return the partition with that topic name or id; None when the partition has no segment.
-        Raises OutOfRangeError when several topics had the name."""
+        Raises OutOfRangeError when several topics of the store had the name."""
         named = [
             one
             for one in self._metadata.partitions()
@@ -334,7 +334,7 @@ class StoreReader:
 
     def _first_open_offset(self, partition: TopicIdPartition, indexes: Indexes) -> int:
         """Return the first offset of the oldest transaction whose end is not in the store. If all
-        have ended, return the offset after the last record."""
+        transactions have ended, return the offset after the last record."""
         newest = self._newest(partition)
         snapshot = self._section(newest, IndexKind.PRODUCER_SNAPSHOT, indexes)
         states = read_producer_snapshot(snapshot)
@@ -467,7 +467,7 @@ class StoreReader:
 
 class _SequentialBatches:
     """Reads batches for one caller, one read after the other. Each caller has its own
-    `RemoteBatchReader`. If a child process continues the read, it gets another `RemoteBatchReader`.
+    `RemoteBatchReader`. A child process that continues the read gets another `RemoteBatchReader`.
 
     The memory limit covers only bytes that are held here, not batches that the caller keeps.
     """

@@ -87,7 +87,7 @@ class FetchRequest:
 
     Even if the limits are 0 or less, the answer has one batch, for only one partition of the
     request. ``client_id`` selects the quota. ``replica_id`` is the broker's id if the request comes
-    from a follower. The answer waits up to ``max_wait_ms`` for ``min_bytes``.
+    from a follower. The request is answered when there are ``min_bytes``, or after ``max_wait_ms``.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -144,11 +144,11 @@ class FetchView:
 
     The log is readable from ``log_start_offset`` on, locally from ``local_log_start_offset`` on;
     ``log.leader_epochs`` is the lineage of the whole log. Consumers read below ``high_watermark``,
-    or below ``last_stable_offset``; followers below ``log_end_offset``. ``tiered``: offsets below
-    the local log start are in the tier. A host that is not the leader (``leads`` is false) answers
-    only fetches of consumers. Followers and searches for offsets need the leader.
-    ``active_aborted`` has the transactions that were aborted in the active segment; None when the
-    segment's transaction index has these transactions.
+    or below ``last_stable_offset``; followers below ``log_end_offset``. ``tiered`` says whether
+    offsets below the local log start offset are in the tier. A host that is not the leader
+    (``leads`` is false) answers only fetches of consumers. Followers and searches for offsets need
+    the leader. ``active_aborted`` has the transactions that were aborted in the active segment;
+    None when the segment's transaction index has these transactions.
     """
 
     log: PartitionLog

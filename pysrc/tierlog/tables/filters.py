@@ -1,7 +1,7 @@
 """Find out which rows must be read, given a query's filters.
 
-Filters are objects of Spark's planner. The class of a filter is named as in
-``pyspark.sql.datasource``, and a filter has an ``attribute`` (the column's path) and a ``value``. A
+Filters are objects of Spark's planner. The class of a filter has a name from
+``pyspark.sql.datasource``. A filter has an ``attribute`` (the column's path) and a ``value``. A
 filter that is not understood is ignored, because Spark applies every filter again to the rows.
 
 For timestamps there is only a lower bound. There is no upper bound, because records may be out of

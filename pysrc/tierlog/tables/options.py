@@ -80,7 +80,7 @@ _DEFAULT_TASK_BYTES = 256 << 20
 _DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000
 # Units of times in Spark's options. A number without a unit is in milliseconds.
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Topics that a pattern excludes, as in Kafka's consumers.
+# Topics that ``subscribePattern`` never selects, as in Kafka's consumers.
 _INTERNAL_TOPICS = frozenset(
     ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 )
@@ -124,14 +124,14 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChoice:
-    """Selects the partitions to read; by default all partitions."""
+    """The partitions to read. By default, these are all partitions."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: frozenset[TopicPartition] = frozenset()
 
     def wants(self, topic: str, topic_id: str | None, partition: int) -> bool:
-        """Return whether the partition is selected, by the name of its topic or by its id."""
+        """Return whether the partition is selected, by the name or the id of its topic."""
         if self.assigned:
             return any((name, partition) in self.assigned for name in (topic, topic_id))
         if self.pattern is not None:

@@ -159,7 +159,7 @@ class Catalog(Protocol):
         ...
 
     def findings(self) -> list[Finding]:
-        """Return the findings so far."""
+        """Return the findings that the calls have made so far."""
         ...
 
 
@@ -336,7 +336,7 @@ def _pieces(
     marks: Callable[[Sequence[ReadRange]], Iterable[Sequence[Mark]]],
     task_bytes: int,
 ) -> Iterator[ReadRange]:
-    """Yield the ranges. A range that is much larger than a task is cut."""
+    """Yield the ranges, but cut each range that is much larger than a task."""
     large = [one for one in ranges if one.size_bytes > _SPLIT_FACTOR * task_bytes]
     cut = {
         id(one): split(one, found, task_bytes)

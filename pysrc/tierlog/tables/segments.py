@@ -414,7 +414,7 @@ class _LocalSegment:
 
 
 def _base_offset_at(handle: SegmentHandle, position: int) -> int | None:
-    """Return the base offset of the batch at `position`; None at the end."""
+    """Return the base offset of the batch at `position`; None at the end of the log."""
     return _core.batch_start(handle.read_at(position, 8))[0]
 
 

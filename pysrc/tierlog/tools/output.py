@@ -7,8 +7,8 @@ The name of a field ends with its unit and decides the format of the value:
 * every other value as it is. The value None is shown as ``-`` in text and as null in documents.
 
 ``wide_field()`` marks fields that only the format ``wide`` and the documents show. `RowStream` also
-shows a wide field with ``streamed`` in its metadata. One command makes one document, an object with
-one list per table."""
+shows a wide field with ``streamed`` in its metadata. A command prints one document, which is an
+object with one list per table."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _json_lines(tables: Iterable[Table]) -> Iterator[str]:
-    """Return an object with one row per line, so that diff and grep work well."""
+    """Return the lines of a JSON object with one row per line, so that diff and grep work well."""
     before = "{"
     for table in tables:
         names = [item.name for item in fields(table.row_type)]

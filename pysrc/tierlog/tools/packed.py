@@ -18,7 +18,7 @@ _FASTEST_LEVEL = 1
 
 
 def pack(value: object) -> bytes:
-    """Return the value packed for `unpack`, in this process or a child."""
+    """Return the packed value, which `unpack` unpacks in this process or a child process."""
     return zlib.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), _FASTEST_LEVEL)
 
 

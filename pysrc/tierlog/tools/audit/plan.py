@@ -278,8 +278,8 @@ def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally
 
 
 def _parts(listed: Sequence[ListedSegments], known: KnownSegments | None) -> Iterator[AuditPart]:
-    """Yield the parts in the order of keys. Each part has the metadata up to the first key of the
-    next part."""
+    """Yield the parts in the order of keys. Each part has the metadata of all keys before the first
+    key of the next part."""
     segments = {} if known is None else known.segments
     unreadable = set() if known is None else known.unreadable
     keys = sorted(segments)

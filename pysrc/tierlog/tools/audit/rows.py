@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
-# Objects younger than this may belong to an active copy. A copy stores its two objects within a
+# Objects younger than this may belong to an active copy. A copy stores both of its objects within a
 # much shorter time.
 UNDER_WAY_MS = 600_000
 
@@ -151,7 +151,8 @@ class AuditedSegment:
 def segment_of(
     metadata: RemoteLogSegmentMetadata, *, state: str | None, stored: bool, **more: Any
 ) -> AuditedSegment:
-    """Return the row of a segment. ``more`` has the fields that its metadata lacks."""
+    """Return the row of a segment. ``more`` has the fields of the row that the segment's metadata
+    lacks."""
     partition, sizes = metadata.topic_id_partition, metadata.bytes_per_epoch
     return AuditedSegment(
         topic=partition.topic,

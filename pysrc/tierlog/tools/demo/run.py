@@ -5,7 +5,8 @@ logs of the repository. The demo compares every object in the store with the bro
 record read from the store with the record decoded from that file, and the number of records with
 the count of the scan.
 
-The measurements are small and only illustrate. ``make bench`` measures reliable figures.
+The demo measures little data, so its figures are only examples. ``make bench`` measures reliable
+figures.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ class LeftOut:
 
 @dataclass(slots=True, kw_only=True)
 class CodecFigures:
-    """All batches of one codec. ``opened_bytes`` is the size of keys and values as producers sent
-    them."""
+    """The figures of all batches that one codec compressed. ``opened_bytes`` is the size of keys
+    and values as producers sent them."""
 
     codec: str
     batches: int = 0
@@ -163,7 +164,7 @@ class DemoResult:
 
     @property
     def records(self) -> int:
-        """The number of tiered records without transaction markers."""
+        """The number of tiered records, not counting transaction markers."""
         return sum(segment.records for segment in self.segments)
 
 
@@ -364,7 +365,7 @@ def _codec_of(table: BatchTable) -> str:
 
 
 def _count_codecs(decoded: RecordColumns, codecs: dict[str, CodecFigures]) -> None:
-    """Add each batch to the figures of its codec."""
+    """Add each batch to the figures of the batch's codec."""
     table = decoded.batches
     sizes = decoded.keys.lengths.astype(np.int64) + decoded.values.lengths
     sums = np.concatenate(([0], np.cumsum(sizes)))

@@ -1,4 +1,5 @@
-"""Assignments of partitions to brokers, and their JSON, whose format is that of Kafka's own tool.
+"""Assignments of partitions to brokers. They are read and written as JSON in the format of Kafka's
+own tool.
 
 People and scripts write the files, so the parser treats them as hostile. The parser limits the size
 of a file. The errors of the parser name the file and the entry.

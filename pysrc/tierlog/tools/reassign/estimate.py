@@ -3,8 +3,8 @@
 
 The KIP's formula is for the whole cluster. `Estimate.seconds` is computed for each broker
 separately, and is the time of the slowest broker. The leader throttle limits all bytes that a
-broker sends to followers of partitions that move. This includes followers in sync (KAFKA-4313). The
-follower throttle limits what a broker receives for new replicas.
+broker sends to followers of partitions that move. The limit includes followers in sync
+(KAFKA-4313). The follower throttle limits what a broker receives for new replicas.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class ClusterFacts:
 
     ``fetch_response_max_bytes`` is the largest ``replica.fetch.response.max.bytes`` of the brokers.
     ``window_seconds`` is their smallest quota window (``replication.quota.window.num`` times
-    ``.size.seconds``). None means unknown. Partitions in ``unknown_sizes`` count as empty.
+    ``.size.seconds``). None means unknown. The sizes of partitions in ``unknown_sizes`` are
+    unknown, so these partitions count as empty.
     """
 
     partitions: Mapping[TopicPartition, PartitionFacts]
@@ -165,9 +166,9 @@ def _loads(
         one = facts.partitions[partition]
         new = [b for b in target[partition].replicas if b not in one.replicas]
         send[one.sender] += one.size_bytes * len(new)
-        # The leader throttle also counts what followers in sync fetch of these partitions. If a
-        # partition moves away from its leader, another broker leads the partition after its move.
-        # On average, a partition's move ends after half of the total time.
+        # The leader throttle also counts the bytes that followers in sync fetch of these
+        # partitions. If a partition moves away from its leader, another broker leads the partition
+        # after its move. On average, a partition's move ends after half of the total time.
         followers = len(new) + len(one.replicas) - 1
         share = 1.0 if one.sender in target[partition].replicas else 0.5
         send_rate[one.sender] += one.bytes_in_per_second * followers * share
@@ -200,7 +201,7 @@ def _seconds(
     None if these bytes never pass.
 
     A broker permits the first responses to all ``receivers`` before it counts the first of these
-    responses. So all but one of these responses pass outside of the throttle.
+    responses. So all of these responses but one are not limited by the throttle.
     """
     if size_bytes == 0:
         return 0.0

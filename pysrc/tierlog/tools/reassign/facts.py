@@ -39,7 +39,7 @@ def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> Clu
         clock.sleep(sample_ms)
         after = leader_sizes(admin, states, brokers)
         seconds = max(1, clock.monotonic_ms() - started_ms) / 1000
-        # If retention made a log shorter, its growth does not show the incoming bytes.
+        # If retention made a log shorter, the change of its size does not show the incoming bytes.
         rates = {
             partition: max(0, size - before.get(partition, size)) / seconds
             for partition, size in after.items()

@@ -85,7 +85,7 @@ def estimate_text(estimate: Estimate) -> Iterator[str]:
 
 
 def cleared_text(cleared: ClearedThrottles) -> Iterator[str]:
-    """Yield lines about the removed throttles, in the words of Kafka's tool."""
+    """Yield lines that report the removed throttles, in the words of Kafka's tool."""
     brokers, topics = cleared.broker_ids, cleared.topics
     yield f"Clearing broker-level throttles on {_named('broker', brokers)}"
     if topics:

@@ -1,7 +1,7 @@
 """Proposes assignments: one that moves as few replicas as possible, and Kafka's own spread.
 
 Both assignments keep the number of replicas of each partition. Neither assignment puts two replicas
-of a partition into one rack while another rack has none.
+of a partition into one rack while another rack has no replica of it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def spread_minimally(
     """Return an assignment to the brokers of `racks` that moves few replicas.
 
     A replica moves for one of three reasons: its broker is not in `racks`, its rack holds the
-    partition twice while another rack has none, or its broker has more replicas than others. In the
-    end the numbers of replicas of two brokers differ by at most one, as far as racks permit. A new
-    replica takes the position of the old replica in the list, so the preferred leadership moves
-    with the replica.
+    partition twice while another rack does not hold it, or its broker has more replicas than
+    others. In the end the numbers of replicas of two brokers differ by at most one, as far as racks
+    permit. A new replica takes the position of the old replica in the list, so the preferred
+    leadership moves with the replica.
     """
     _check(current, racks)
     spread = _Minimal(current, racks)
@@ -68,7 +68,8 @@ class _Minimal:
                     self._replace(replicas, index, self._best(replicas, index))
 
     def part_racks(self) -> None:
-        """Replace replicas that share a rack while another rack has none."""
+        """Replace replicas of a partition that share a rack while another rack has no replica of
+        the partition."""
         for replicas in self.assigned.values():
             for index in range(1, len(replicas)):
                 if self._shares_rack(replicas, index):

@@ -136,8 +136,8 @@ class RebuildPlan:
     def summary(
         self, outcomes: Mapping[str, int], severities: Mapping[str, int], *, partitions: int
     ) -> RebuildSummary:
-        """Return the figures of the run: the number of segments by outcome and of findings by
-        severity."""
+        """Return the figures of the run: the number of segments for each outcome, and the number of
+        findings for each severity."""
 
         def count(*wanted: Outcome) -> int:
             return sum(outcomes.get(outcome, 0) for outcome in wanted)
@@ -249,7 +249,7 @@ def plan_rebuild(
 
     A task has at least ``least_bytes``. ``look`` reads the `.indexes` objects of a store, for
     example in other processes; by default this process reads them. ``remote_index`` has the
-    settings of the nodes whose files are rebuilt. Equal settings make equal bytes.
+    settings of the nodes whose remote index files are rebuilt. Equal settings make equal bytes.
 
     Raises ConfigError for a target that is missing, belongs to a broker or is part of the source,
     and for a store in Kafka's own layout. Raises RemoteStorageError when a store does not answer,

@@ -8,9 +8,10 @@ on a node that lost segments.
 The lineage of the newest segment shows which offsets a later leader truncated. Entries of these
 offsets are left out. The store does not record at which offset a node cut its files.
 
-Each worker makes the files in a folder of its own and then renames each whole file, unless the name
-exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ
-from the rebuilt files, all existing files are kept, since a node may be using them.
+Each worker makes the files in its own folder. It then renames each complete file to its final name,
+unless this name exists. So a task may run twice, and two runs may overlap. If existing files of a
+partition differ from the rebuilt files, all existing files are kept, since a node may be using
+them.
 """
 
 from __future__ import annotations
@@ -167,7 +168,8 @@ def remote_index_task(task: RemoteIndexTask) -> list[RemoteIndexOutcome]:
     """Make the remote index files of one task, in any process, after all `.indexes` objects were
     repaired.
 
-    Return one outcome for each partition. Damage is a finding in the outcome, never an error.
+    Return one outcome for each partition of the task. Damage is a finding in the outcome, never an
+    error.
     """
     source, target = open_store(task.url), LocalStore(task.target)
     return [_rebuild(source, target, one, task) for one in task.partitions]

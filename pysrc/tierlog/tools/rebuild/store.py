@@ -1,4 +1,4 @@
-"""Rebuilds `.indexes` objects of a store from the `.log` objects beside them.
+"""Rebuilds `.indexes` objects of a store from the `.log` objects of the same segments.
 
 Only missing and damaged objects are rebuilt. Facts that the log lacks come from the sound parts of
 the damaged object, otherwise from the segments around it:
@@ -91,7 +91,7 @@ class StoredSegment:
 
     @property
     def indexes_key(self) -> str:
-        """The key of the object to write."""
+        """The key of the `.indexes` object to write."""
         return self.key.stem + INDEXES_SUFFIX
 
 

@@ -5,8 +5,8 @@ Every `.indexes` object is read, and all of its checksums are checked. A `.log` 
 sound segment holds its first offset. In the second case, an interrupted copy left the `.log` object
 behind, and a later copy stored the segment.
 
-Listings, results and chains stay packed, however many segments there are. Only one partition at a
-time is unpacked, and only if one of its segments needs a rebuild.
+Listings, results and chains stay packed, so the plan needs little memory even for many segments.
+Only one partition at a time is unpacked, and only if one of its segments needs a rebuild.
 """
 
 from __future__ import annotations
@@ -218,8 +218,8 @@ def _foreign(info: ObjectInfo, plan: StorePlan) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """The segments of a partition: the sound ones in the order of first offsets, the broken ones in
-    the order of the listing.
+    """The segments of a partition. Sound segments are in the order of first offsets, broken
+    segments in the order of the listing.
 
     ``starts`` has the first offsets of the sound segments. ``reaches`` has, for each sound segment,
     the highest last offset up to this segment. ``by_end`` has the sound segments by the offset
@@ -289,7 +289,7 @@ def look_at_listed(
 
 
 def _check_segment(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) -> Looked:
-    """Check one segment by its `.indexes` object, with all checksums."""
+    """Check one segment: read its `.indexes` object and verify all checksums of this object."""
     log, indexes = pair.log, pair.indexes
     key = parse_key(pair.stem + LOG_SUFFIX)
     if log is None:

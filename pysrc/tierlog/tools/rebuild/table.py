@@ -62,8 +62,8 @@ def finding_table(findings: Iterable[Finding]) -> pa.Table:
 
 def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
     """Return the outcomes from which a report was made, in the order of the report."""
-    # The findings of segments are the last ones of the report, in the order of the rows. The row of
-    # a segment has one word for each of its findings.
+    # In the report, the findings of segments come last, in the order of the rows. The row of a
+    # segment has one word for each of its findings.
     first = len(report.findings) - sum(len(row.findings) for row in report.segments)
     for row in report.segments:
         end = first + len(row.findings)

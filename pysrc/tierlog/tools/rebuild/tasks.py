@@ -72,7 +72,7 @@ class RebuildTask:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the segments."""
+        """The total bytes of the segments."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
@@ -124,8 +124,8 @@ def pack_tasks(
     """Return tasks, those with the largest parts first. Small parts share a task; a large part is a
     task of its own.
 
-    A task takes at most half of a slot's share of the remaining work. Large tasks cost less, and
-    small tasks at the end let all slots end at about the same time. A task has at least
+    A task takes at most half of a slot's share of the remaining work. Large tasks have a lower
+    total cost. Small tasks at the end let all slots end at about the same time. A task has at least
     ``min_bytes``. A task of several parts has little more than ``max_bytes``.
     """
     ordered = sorted(parts, key=_cost_bytes, reverse=True)

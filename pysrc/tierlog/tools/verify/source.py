@@ -11,7 +11,7 @@ With ``deep``, a check also reads every `.log` object. It then checks the checks
 the batches and the records, and compares the indexes with the batches. ``metadata`` is a metadata
 file with which the bucket is compared.
 
-A store that does not answer is an error, not a finding.
+If the store does not answer, the check raises an error and adds no finding.
 """
 
 from __future__ import annotations
