@@ -147,7 +147,7 @@ def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """Return the record batches of segments, with rows as in ``SCAN_SCHEMA``. Every checksum is
     checked.
 
-    ``stop_reason`` is ``unreadable`` for a file that cannot be read.
+    For a file that cannot be read, the column ``stop_reason`` has the value ``unreadable``.
     """
     for batch in batches:
         paths = batch.column("path")

@@ -80,7 +80,8 @@ def _parse(options: Mapping[str, str], *, streaming: bool | None = False) -> Sou
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]
-    """One read. Spark's filters reduce the plan; Spark applies all of them again to the rows."""
+    """One read. Spark's filters make the plan smaller. Spark applies all filters again to the
+    rows."""
 
     def __init__(self, options: SourceOptions, schema: types.StructType) -> None:
         self._options = options

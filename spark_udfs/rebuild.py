@@ -88,8 +88,8 @@ _LARGE_TASK_BYTES = 1 << 30
 _PLENTY_BYTES = 8 << 30
 # A worker scans about this many bytes while Spark starts a task.
 _SMALLEST_TASK_BYTES = 32 << 20
-# Work of up to this size is sent to every task together with the function, which costs almost
-# nothing. A shuffle that gives each task its own part would cost a stage.
+# Work of up to this size is sent to every task together with the function, which takes almost no
+# time. A shuffle that gives each task its own part would cost a stage.
 _SENT_WITH_FUNCTION_BYTES = 256 << 10
 # A JVM that only schedules ends before its second compiler saves any time, and this compiler would
 # take cores from the scans. The user's ``extraJavaOptions`` also apply.
@@ -308,7 +308,7 @@ class _Run:
         clock = clock or SystemClock()
         place = source_of(source)
         if not place.is_store:
-            # A worker runs in another folder.
+            # The paths become absolute, because a worker runs in another folder.
             source = os.path.abspath(source)
         slots = slots or _slots(spark)
         plan = plan_rebuild(
@@ -385,7 +385,7 @@ class _Run:
         with _errors(plan.source):
             self.progress.start(sum(task.size_bytes for task in plan.tasks))
             parts = [part for task in plan.tasks for part in task.parts]
-            # Spark is faster with larger tasks.
+            # Tasks are combined, because Spark is faster with larger tasks.
             tasks = pack_tasks(
                 parts, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
             )

@@ -78,7 +78,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
     def __init__(
         self, options: SourceOptions, schema: StructType, clock: Clock | None = None
     ) -> None:
-        """Raises ConfigError for limits that this PySpark does not support."""
+        """Raises ConfigError for limits that the installed PySpark does not support."""
         check_limits(options)
         self._options = options
         self._schema = schema

@@ -510,7 +510,7 @@ class Fetcher:
         answer.
 
         A client counts as sequential when its read begins at the offset at which an earlier read
-        ended. Nothing is read for a client that has a quota.
+        ended. No next read is begun for a client that has a quota.
         """
         fetch, payer = reading.fetch, reading.payer
         with self._lock:

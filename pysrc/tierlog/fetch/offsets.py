@@ -167,8 +167,8 @@ class OffsetReader:
     # -- the tier's end
 
     def _highest_remote(self, view: FetchView, partition: TopicIdPartition) -> tuple[int, int]:
-        """Return the last offset in the tier that belongs to this log, and its leader epoch. If
-        there is none, return (-1, -1)."""
+        """Return the last offset in the tier that belongs to this log, and its leader epoch. If the
+        tier has no such offset, return (-1, -1)."""
         lineage = view.log.leader_epochs
         if self._metadata is None or lineage is None or not view.tiered:
             return -1, -1
@@ -270,8 +270,8 @@ class OffsetReader:
     def _remote_by_time(
         self, view: FetchView, tier: _Tier, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        """Return (offset, time) of the first record in the tier that is not older. If such records
-        of a segment are not part of the log, the search continues in the next segment."""
+        """Return (offset, time) of the first record in the tier that is not older. If a segment has
+        only such records that are not part of the log, the search continues in the next segment."""
         lineage, search = view.log.leader_epochs, tier.search
         if self._remote is None or lineage is None:
             return None

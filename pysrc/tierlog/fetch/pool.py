@@ -251,7 +251,7 @@ class ReaderPool:
 
     @property
     def late_bytes(self) -> int:
-        """Bytes of late results that are kept."""
+        """The number of bytes of all late results that are kept."""
         return self._late_bytes
 
     def queued(self) -> int:
@@ -292,7 +292,8 @@ class ReaderPool:
         thread.start()
 
     def _run_reads(self) -> None:
-        """Run reads until the thread has to end. The caller does not hold the lock."""
+        """Run one read after the other until this thread has to end. The caller does not hold the
+        lock."""
         while True:
             with self._lock:
                 read = self._wait_for_read()

@@ -69,7 +69,7 @@ class FetchQuotas:
         )
 
     def limits_client(self, client_id: str) -> bool:
-        """Whether that client has a limit of its own or by default."""
+        """Whether that client has a limit: its own limit or the default limit."""
         return self._clients.is_limited(client_id)
 
     def try_charge(self, topic: str, client_id: str, size_bytes: int) -> int:

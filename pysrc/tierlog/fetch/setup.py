@@ -66,8 +66,8 @@ def open_fetcher(
 
     Positions come from the remote index files in ``tierlog.remote.index.dir``, if there are any, or
     else from an index cache of the fetcher, in ``tierlog.remote.index.cache.dir`` or a temporary
-    folder. ``index_cache`` or ``index_files`` replace these. Given indexes belong to the caller,
-    like the storage and the metadata. The caller closes all of these after the fetcher.
+    folder. ``index_cache`` or ``index_files`` replace these. Given indexes, the storage and the
+    metadata belong to the caller. The caller closes them after the fetcher.
 
     If the tier lacks an offset that it should have, a fetch of this offset is answered with
     KAFKA_STORAGE_ERROR. With ``on_gap`` "skip", the answer has the records after the gap. The same

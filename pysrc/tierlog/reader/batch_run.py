@@ -39,8 +39,9 @@ class SegmentOffsets(Protocol):
 class BatchRun:
     """A scanned range that begins at byte `start_position` of the `.log` object of `segment`.
 
-    Positions are those in the object. Columns are int64 views: ``base_offset``, ``last_offset``,
-    ``base_timestamp_ms``; row numbers are 0 to ``len(run)``. ``is_checked``: CRCs were compared.
+    Positions are byte positions in the object. Columns are int64 views: ``base_offset``,
+    ``last_offset``, ``base_timestamp_ms``; row numbers are 0 to ``len(run)``. ``is_checked``: CRCs
+    were compared.
     """
 
     __slots__ = (

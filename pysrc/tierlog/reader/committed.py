@@ -219,7 +219,8 @@ class RemoteAborted:
 def committed_rows(
     records: RecordColumns, aborted: Iterable[AbortedTransaction]
 ) -> Iterator[RecordColumns]:
-    """Yield the rows of `records` that belong to no aborted transaction, as slices."""
+    """Yield slices of `records` that together have all rows except those of aborted
+    transactions."""
     if not len(records):
         return
     first, last = int(records.offset[0]), int(records.offset[-1])

@@ -110,7 +110,7 @@ class LocalReader:
         return found
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """See `LogReader`; the active segment is scanned to find its end."""
+        """See `LogReader`. The call scans the active segment to find the end of the log."""
         log = self._find_log(topic, partition)
         start = log.log_start_offset
         if self._committed:

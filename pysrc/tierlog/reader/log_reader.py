@@ -83,8 +83,8 @@ class LogReader(Protocol):
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
-        """Yield the records from `start_offset` (or the first one after it) up to, not including,
-        `end_offset`, a few MiB at a time."""
+        """Yield the records with offsets from `start_offset` up to, not including, `end_offset`, a
+        few MiB at a time."""
         ...
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:

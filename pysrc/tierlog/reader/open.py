@@ -279,11 +279,12 @@ def read(
     Reads of stores that share a `fetch_quota` wait while it is exceeded, and raise ClosedError when
     it is closed. For a damaged segment of the partition, the read raises CorruptDataError; with
     `on_problem`, that function receives the segment and the other segments are read. If the store
-    lacks offsets that it should have, the read raises GapError after the records before these; with
-    `on_gap` "skip" it skips the offsets, and a function is called with the error. At damaged
-    records, the read raises CorruptDataError after the records before these; with `on_corrupt`
-    "skip" it continues at the next sound batch, and a function is called with the lost records. For
-    other errors see `LogReader`.
+    lacks offsets that it should have, the read raises GapError after the records before the gap. If
+    `on_gap` is "skip", the read skips the gap. If `on_gap` is a function, the read calls it with
+    the error and then skips the gap. At damaged records, the read raises CorruptDataError after the
+    records before the damage. If `on_corrupt` is "skip", the read continues at the next sound
+    batch. If `on_corrupt` is a function, the read calls it with the lost records and then
+    continues. For other errors see `LogReader`.
     """
     reader = open_reader(
         source,

@@ -61,7 +61,7 @@ _UNDER_WAY = 2
 _MOST_SPREAD = 2
 # The expected time of a chunk is the moving mean of the times of about this many chunks.
 _CHUNKS = 16
-# The pause of a reader that returns within the same millisecond.
+# The assumed pause between two reads of a reader that reads again within the same millisecond.
 _NO_PAUSE_MS = 0.25
 # The largest number of segments whose indexes are fetched in advance.
 _MAX_WARMED = 16
@@ -278,7 +278,7 @@ class Stream:
         self.window_bytes = 0
         self.place: Place | None = place
         self.position = position
-        # Batches left over from the last request.
+        # Batches of the last request that no read has returned yet.
         self.run: BatchRun | None = None
         self.chunks: deque[Chunk] = deque()
         self.plan_place: Place | None = None

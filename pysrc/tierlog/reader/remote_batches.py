@@ -330,8 +330,8 @@ class RemoteBatchReader:
             wanted.go_to(place.last_offset + 1)
 
     def _find_place(self, wanted: Wanted, asked: int) -> Place | None:
-        """Return the place to read next, and move `wanted` to this place. None when the place is
-        above the wanted offsets, or when no place follows those already read.
+        """Return the place to read next, and move `wanted` to this place. None if the place is
+        above the wanted offsets, or if no place follows those already read.
 
         OutOfRangeError when no segment holds the offset `asked` or a later one.
         """

@@ -18,11 +18,11 @@ class StoreWaits:
     """``wait_ms`` is the estimated time before a store begins to send. Any thread.
 
     If only one request is active, the time is measured: the duration of the request minus the time
-    to send its bytes. If several are active, each request gives two bounds. The upper bound is the
-    duration of the request minus the time to send its own bytes. The lower bound is the duration
-    minus the time to send the requested bytes of all active requests. The estimate changes only
-    when it is outside of the bounds of the quickest of the last requests, because slower requests
-    may have waited for a processor.
+    to send its bytes. If several requests are active, each request gives two bounds for the time.
+    The upper bound is the duration of the request minus the time to send its own bytes. The lower
+    bound is the duration minus the time to send the requested bytes of all active requests. The
+    estimate changes only when it is outside of the bounds of the quickest of the last requests,
+    because slower requests may have waited for a processor.
     """
 
     def __init__(self) -> None:

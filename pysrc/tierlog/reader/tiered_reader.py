@@ -115,7 +115,8 @@ class TieredReader:
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
         """See `LogReader`. The store is read ahead; the directory is listed again only where a tier
-        ends. OutOfRangeError after the records in the store when the topic is deleted meanwhile."""
+        ends. If the topic is deleted during the read, OutOfRangeError is raised after the records
+        in the store."""
         name, topic = topic, self._stable_name(topic, partition)
         held = self._remote.extent(topic, partition)
         offset = max(start_offset, self._log_start(topic, partition))

@@ -26,8 +26,8 @@ of this list is used, as in Spark: a timestamp, timestamps by partition, offsets
 ``maxTriggerDelay`` (a time such as ``90s``; 15m by default). The case of option names is ignored.
 An unknown name is an error.
 
-``pushDownPredicate`` is false by default. Spark keeps the plan of a data frame's last query with a
-condition, and then uses this plan for other queries of the same data frame, too.
+``pushDownPredicate`` is false by default. When a query of a data frame has a condition, Spark keeps
+its plan, and also uses this plan for later queries of the same data frame.
 
 This module does not depend on Spark.
 """

@@ -202,7 +202,7 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
     for one in chosen:
         ids.setdefault(one.topic, set()).add(one.topic_id)
     for topic, found in ids.items():
-        # A partition without a topic id may belong to the same topic.
+        # If the topic id of a partition is unknown, the partition may belong to the same topic.
         known = sorted(one for one in found if one is not None)
         if len(known) > 1:
             named = ", ".join(known)

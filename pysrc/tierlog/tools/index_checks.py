@@ -1,8 +1,8 @@
 """Checks the index files of a segment against its batches. (formats sections 7.1 to 7.4)
 
 The number of index entries that a broker writes depends on the broker's version. So the checks do
-not compare an index with a rebuilt index. The checks require that the entries ascend and are right
-about the log. All functions are pure."""
+not compare an index with a rebuilt index. The checks require that the entries ascend and agree with
+the log. All functions are pure."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def indexed_positions(data: bytes) -> npt.NDArray[np.int64]:
 
 
 def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[CorruptDataError]:
-    """Check a ``.index``: entries ascend, and each has the position of a batch and the last offset
-    of this batch or of a later one.
+    """Check a ``.index``: entries ascend. Each entry has the position of a batch, and the last
+    offset of this batch or of a later batch.
 
     Brokers up to 1.1 write the first offset of the batch instead. The check accepts such first
     offsets, because a look-up finds the same batch.

@@ -325,8 +325,8 @@ def _key(log: PartitionLog) -> tuple[str, int]:
 def chosen_partitions(
     sources: Sequence[Source], topic: str, partition: int | None = None
 ) -> list[int]:
-    """Return the partitions of a topic (name or id) in any of the sources, in order; only
-    ``partition`` if given.
+    """Return the partitions of a topic (name or id) in any of the sources, in order. If
+    ``partition`` is given, return only this partition.
 
     Raises OutOfRangeError, which names the topics that exist, if there is no such partition. Raises
     RemoteResourceNotFoundError for a store that is no archive.

@@ -1,9 +1,9 @@
 """Checks one segment of a store: its two objects and its metadata.
 
 Each check covers the checksum of every section of the `.indexes` object, the agreement of the
-sections, the sizes and the metadata. ``deep`` also reads the whole `.log` object. A deep check
-covers the checksum of the object, its batches and records, and the indexes, which it compares with
-the batches.
+sections, the sizes and the metadata. With ``deep``, a check also reads the whole `.log` object. A
+deep check covers the checksum of the object, its batches and records, and the indexes, which it
+compares with the batches.
 
 Damage of the objects is a finding. A store that does not answer is an error.
 """
@@ -128,8 +128,8 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLook:
-    """The result of a check. ``segment`` is None when neither objects nor metadata describe a
-    segment."""
+    """The result of the check of one segment. ``segment`` is None when neither objects nor metadata
+    describe a segment."""
 
     folder: str
     segment: AuditedSegment | None

@@ -89,7 +89,7 @@ def read_stored_log(
 
 
 def _batch_checksums(data: Buffer, table: BatchTable) -> npt.NDArray[np.int64]:
-    """Return the checksum field of each batch of the table, which was scanned from `data`."""
+    """Return the checksum field of each batch of the table. The table is a scan of `data`."""
     at = table.position + np.where(table.magic < 2, _OLD_CHECKSUM_AT, _CHECKSUM_AT)
     fields = np.frombuffer(memoryview(data), np.uint8)[at[:, None] + np.arange(4)]
     return np.ascontiguousarray(fields).view(">u4").reshape(-1).astype(np.int64)

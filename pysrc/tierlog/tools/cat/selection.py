@@ -114,8 +114,8 @@ def select_records(
     on_corrupt: OnCorrupt = "fail",
 ) -> Selection:
     """Find the partition and the offsets that ``wanted`` selects. For ``store``, ``on_problem``,
-    ``config`` and the errors see ``open_reader``. The committed records end at the last stable
-    offset."""
+    ``config`` and the errors see ``open_reader``. If only committed records are requested, the
+    selection ends at the last stable offset."""
     reader = open_reader(
         location,
         store=store,

@@ -1,6 +1,6 @@
 """Runs the live demo: a real Kafka client writes to a node and reads every record back.
 
-In between, the node tiers the records under a quota and drops its local copies.
+Before the client reads, the node tiers the records under a quota and drops its local copies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEGMENT_BYTES = 1 << 20
 _READS = 40
 _SAMPLE_MS = 50
 _SILENCE_MS = 30_000
-# Codecs that every client has.
+# Compression codecs that every client supports.
 _CODECS = (None, "gzip")
 
 # The quota counts over short windows, so that the quota limits even a copy of a few seconds.

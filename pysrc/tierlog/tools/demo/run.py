@@ -188,8 +188,8 @@ def run_demo(
     timer_ns: Callable[[], int],
     on_step: Callable[[str], None] = lambda _: None,
 ) -> DemoResult:
-    """Tier ``log_dirs`` into the empty store ``store_url`` with ``tier``, and read all segments
-    back."""
+    """Tier ``log_dirs`` into the empty store ``store_url`` by calls of ``tier``, and read all
+    segments back."""
     stopwatch = _Stopwatch(timer_ns)
     whole = _Stopwatch(timer_ns)
     logs = open_log_dir(*log_dirs)

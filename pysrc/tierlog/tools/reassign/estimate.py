@@ -213,7 +213,7 @@ def _seconds(
 
 
 def _unused(facts: ClusterFacts, throttle: int) -> float:
-    """Return the bytes per second of a throttle that stay unused.
+    """Return how many bytes per second of its throttle a broker leaves unused.
 
     A broker divides the bytes of all samples by the time since its oldest sample, although the
     bytes of that sample took time as well. So the broker overstates the rate, on average by half a

@@ -417,7 +417,7 @@ class _ChangedSettings:
 
 
 def _reassign(admin: ClusterAdmin, target: Assignment, settings: _ChangedSettings) -> None:
-    """Start the moves. If no move could be started, also restore the settings."""
+    """Start the moves. If no move could be started, also restore the settings that were changed."""
     try:
         refused = admin.reassign({partition: one.replicas for partition, one in target.items()})
     except AdminError:

@@ -165,8 +165,8 @@ def spread_as_kafka(
     """Return the spread of Kafka's tool up to 3.9 (``AdminUtils.assignReplicasToBrokers``).
 
     Leaders are assigned round robin from a random broker, and followers at a growing distance. If
-    every broker has a rack, the racks are used in turn. Later tools shuffle
-    (``StripedReplicaPlacer``), and their spreads have the same properties.
+    every broker has a rack, the racks are used in turn. Kafka's later tools shuffle the brokers
+    (``StripedReplicaPlacer``), but their spreads have the same properties.
 
     ``draw(n)`` returns a random number below n. This number decides the first broker and the first
     distance of each topic. Because of this random choice, Kafka's tool moves most partitions.

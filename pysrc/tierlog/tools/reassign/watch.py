@@ -130,8 +130,8 @@ class MoveWatch:
         states: Mapping[TopicPartition, PartitionState],
         replicas: Iterable[Replica],
     ) -> dict[int, int]:
-        """Record the sizes of leaders and new replicas. Return the lag of the new replicas by
-        broker."""
+        """Record the sizes of leaders and new replicas. Return, for each broker, the bytes that its
+        new replicas lack."""
         found = {(one.partition, one.broker_id): one for one in replicas if not one.is_future}
         lags: dict[int, int] = defaultdict(int)
         for partition, adding in self._adding.items():

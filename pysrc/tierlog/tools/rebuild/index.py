@@ -207,8 +207,8 @@ class RebuildReport:
 
 @takes(task=instance_of("a RebuildTask of a plan", RebuildTask))
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
-    """Rebuild the segments of one task, in any process. The task opens its own stores, and shares
-    no objects with other tasks.
+    """Rebuild the segments of one task. Any process may run a task. The task opens its own stores,
+    and shares no objects with other tasks.
 
     Damage of a segment, its files or its store is a finding in the outcome of the segment, never an
     error.
@@ -396,7 +396,7 @@ def rebuild_index(
 
     The tasks run in `jobs` processes, or in `jobs` threads if they have fewer bytes than
     ``process_bytes``. ``now_ms`` decides whether a `.log` object belongs to an active copy. With
-    ``dry_run`` everything is scanned and nothing is written.
+    ``dry_run``, all segments are scanned but no file or object is written.
 
     Raises the errors of `plan_rebuild`, and TierlogError when workers die repeatedly. Damage of a
     segment is in the report.

@@ -54,7 +54,8 @@ __all__ = [
 ]
 
 _MAX_SNAPSHOT_BYTES = 64 << 20
-# Maximum number of files and bytes that are synced together, in one commit of the file system.
+# The maximum number of files, and of bytes, that are synced together in one commit of the file
+# system.
 _FILES_AT_ONCE = 192
 _BYTES_AT_ONCE = 16 << 20
 _RESTORE = "nothing was written for it: restore the segment from another replica or the remote tier"

@@ -151,8 +151,8 @@ class _RefusedError(Exception):
 def salvage(
     data: bytes, path: str, key: ObjectKey
 ) -> tuple[SegmentDescription | None, LeaderEpochs | None]:
-    """Return the description and the leader epochs of a damaged `.indexes` object. A part that is
-    not sound is None."""
+    """Return the description and the leader epochs of a damaged `.indexes` object. Each of the two
+    parts is None if it is not sound."""
     try:
         header = IndexesHeader.parse(data, path=path)
         description = header.description(header.read_section(IndexKind.METADATA, data))

@@ -2,7 +2,7 @@
 
 ``segments.parquet`` has a row for each segment, with its findings (``SEGMENTS``).
 ``findings.parquet`` has a row for every finding (``FINDINGS``), also for findings that belong to no
-segment. Equal reports make equal bytes. Needs pyarrow (the extra ``arrow``).
+segment. The files of equal reports have equal bytes. Needs pyarrow (the extra ``arrow``).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _LARGEST_PART_BYTES = 64 << 20
 # Opening, writing and reporting a segment costs about as much as scanning this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
-# A task may exceed its limit by the limit divided by this number. Otherwise a task of 1 GiB would
+# A task may exceed its size limit by the limit divided by `_SLACK`. Otherwise a task of 1 GiB would
 # take only three segments of 256 MiB, since a segment counts as a little more than its bytes.
 _SLACK = 16
 
