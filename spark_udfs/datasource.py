@@ -7,8 +7,8 @@ The options are in `tierlog.tables.options`. Rows have the columns of Spark's Ka
 leader epoch and the producer of their batch. A schema that the user gives selects columns, and only
 these columns are decoded.
 
-Spark may load this module in any process to list the data sources. A module that fails to load
-hides all other data sources. So this module imports no native code before a read begins.
+Spark may load this module in any process to list the data sources. If one such module fails to
+load, Spark finds no data source at all. So this module imports no native code before a read begins.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
             self.pushFilters = _PushFilters(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that a task needs."""
+        """Return the pickled state, which has only the values that a task needs."""
         return {name: value for name, value in vars(self).items() if name != "pushFilters"}
 
     def narrow(self, filters: list[Any]) -> list[Any]:

@@ -56,7 +56,8 @@ def freeze_once() -> None:
     more modules were loaded.
 
     Spark collects garbage after every task, and a pass over pandas and pyarrow takes longer than a
-    short task. ``TIERLOG_SPARK_GC_FREEZE=0`` in the environment of the workers turns this off.
+    short task. If the environment of the workers has ``TIERLOG_SPARK_GC_FREEZE=0``, the call does
+    nothing.
     """
     global _frozen_modules
     loaded = len(sys.modules)

@@ -85,7 +85,7 @@ class FetchMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all permits that are held now."""
+        """The number of bytes of all permits that are held now."""
         return self.budget.used_bytes
 
     @property

@@ -277,13 +277,13 @@ def read(
     whose end is not in the store counts as open.
 
     Reads of stores that share a `fetch_quota` wait while it is exceeded, and raise ClosedError when
-    it is closed. For a damaged segment of the partition, the read raises CorruptDataError; with
-    `on_problem`, that function receives the segment and the other segments are read. If the store
-    lacks offsets that it should have, the read raises GapError after the records before the gap. If
-    `on_gap` is "skip", the read skips the gap. If `on_gap` is a function, the read calls it with
-    the error and then skips the gap. At damaged records, the read raises CorruptDataError after the
-    records before the damage. If `on_corrupt` is "skip", the read continues at the next sound
-    batch. If `on_corrupt` is a function, the read calls it with the lost records and then
+    it is closed. For a damaged segment of the partition, the read raises CorruptDataError. If
+    `on_problem` is given, it is called with the segment, and the other segments are read. If the
+    store lacks offsets that it should have, the read raises GapError after the records before the
+    gap. If `on_gap` is "skip", the read skips the gap. If `on_gap` is a function, the read calls it
+    with the error and then skips the gap. At damaged records, the read raises CorruptDataError
+    after the records before the damage. If `on_corrupt` is "skip", the read continues at the next
+    sound batch. If `on_corrupt` is a function, the read calls it with the lost records and then
     continues. For other errors see `LogReader`.
     """
     reader = open_reader(

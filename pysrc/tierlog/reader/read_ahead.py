@@ -350,7 +350,7 @@ class NextPlaces(Protocol):
         ...
 
     def load(self, place: Place) -> object:
-        """Get the indexes of a segment."""
+        """Request the indexes of a segment, so that they are loaded."""
         ...
 
 
@@ -511,8 +511,8 @@ class ReadAhead:
         return run
 
     def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int, payer: Payer) -> None:
-        """Request the next chunks within the window of the stream. From a server that sends at
-        once, request only a few. Request none while the quota of the payer is used up."""
+        """Request the next chunks within the window of the stream. If the server sends at once,
+        request only a few chunks ahead. Request none while the quota of the payer is used up."""
         is_slow = self.is_slow
         if self._closed or stream.plan_place is None:
             return

@@ -90,7 +90,7 @@ _new_tuple = tuple.__new__
 
 
 class RemoteBatchReader:
-    """Reads the segments that `metadata` lists from the objects of `storage`. Blocking, any thread.
+    """Reads segments, which `metadata` lists, from the objects of `storage`. Blocking, any thread.
 
     ``index_cache`` belongs to the same store; if None, the indexes of a few segments are kept.
     ``index_files`` returns the remote index files of a partition if this node has some. All buffers

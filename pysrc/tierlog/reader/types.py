@@ -29,7 +29,7 @@ __all__ = [
     "PartitionData",
 ]
 
-# The replica id of all clients but brokers.
+# The replica id that every client sends, except a broker.
 CONSUMER = -1
 
 

@@ -224,7 +224,7 @@ def report_text(report: Report, *, with_notes: bool) -> Iterator[str]:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return the count with its noun: ``1 batch``, ``2,000 batches``."""
+    """Return a count followed by the noun, for example ``1 batch``, ``2,000 batches``."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

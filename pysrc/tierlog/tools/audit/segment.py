@@ -111,8 +111,8 @@ class SegmentTask:
     """A segment to check.
 
     ``objects`` are the listed `.log` and `.indexes` objects; None unless both were listed.
-    ``known`` is the segment's metadata; None if the segment has no metadata. ``state`` is as in
-    `AuditedSegment`.
+    ``known`` is the segment's metadata; None if the segment has no metadata. ``state`` has the
+    meaning of `AuditedSegment.state`.
     """
 
     objects: tuple[ObjectInfo, ObjectInfo] | None

@@ -78,7 +78,8 @@ class _Minimal:
                         self._replace(replicas, index, other)
 
     def level(self) -> None:
-        """Move replicas from fuller to emptier brokers until no move levels them further."""
+        """Move replicas from brokers with more replicas to brokers with fewer, until no move makes
+        the numbers more equal."""
         mean = sum(self._held.values()) / len(self._racks)
         # The first round levels to the mean, so that no replica moves twice. Because of racks, a
         # larger difference may remain, which the second round reduces.

@@ -299,8 +299,8 @@ def plan_rebuild(
 
 
 def check_report(folder: str, source: str) -> None:
-    """Raise ConfigError if a report of `source` must not be written to the folder. Raise OSError if
-    there is no source."""
+    """Raise ConfigError if the folder lies in `source`, where no report may be written. Raise
+    OSError if there is no source."""
     check_folder(folder)
     place = source_of(source)
     inside = local_path(place.location) if place.is_store else place.location

@@ -67,9 +67,9 @@ Looked = SegmentDescription | StoredSegment | SegmentOutcome
 class LookedSegments:
     """Packed results for `ListedSegments`.
 
-    ``segments``, ``usable`` and ``broken`` are numbers of segments. ``usable`` segments are sound
-    or ``broken``; ``broken`` segments will be rebuilt. ``topics`` has pairs of a topic id and its
-    name.
+    ``segments``, ``usable`` and ``broken`` are numbers of segments. ``broken`` segments will be
+    rebuilt, and ``usable`` counts both sound and ``broken`` segments. ``topics`` has pairs of a
+    topic id and its name.
     """
 
     segments: int

@@ -3,8 +3,9 @@
 The check verifies the checksum of every batch, and the checkpoints. It also compares offsets with
 file names and adjacent segments, leader epochs with their checkpoint, the index files with the
 batches, and the log's end with the high watermark. After a damaged batch, the check continues at
-the next position in the offset index, so that one damaged batch does not hide another. ``deep``
-also decodes every record, and looks for aborted transactions that the transaction index lacks.
+the next position in the offset index, so that one damaged batch does not hide another. With
+``deep``, the check also decodes every record, and looks for aborted transactions that the
+transaction index lacks.
 
 The broker may be running. If the broker changes files during the check, the findings about these
 files are notes, not problems.
