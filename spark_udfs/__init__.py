@@ -61,7 +61,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a module when it is first used, so that Python can find the package without pyarrow."""
+    """Load a module at its first use, so that Python can import this package without pyarrow."""
     if name not in __all__:
         raise AttributeError(f"module 'spark_udfs' has no attribute {name!r}")
     return getattr(import_module(f"spark_udfs.{_MODULES.get(name, 'udfs')}"), name)

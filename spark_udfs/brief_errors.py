@@ -13,8 +13,8 @@ _T = TypeVar("_T")
 
 
 def briefly(method: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Hide the stack of an error that explains itself. Spark would print the whole stack before the
-    explanation."""
+    """Hide the stack of an error whose message is enough. Spark would print the whole stack before
+    the message."""
 
     @wraps(method)
     def call(*given: _P.args, **named: _P.kwargs) -> _T:

@@ -4,9 +4,10 @@
 ``content`` (binary) of Spark's ``binaryFile`` source, through ``DataFrame.mapInArrow``. The other
 functions take one column; `spark_udfs.udfs` registers them.
 
-Damage becomes a row and does not fail the job, since Spark would repeat the scan in vain. The sound
-rows before the damage are returned. ``quarantine`` has the reason and the position of the damage;
-null if there is no damage. A null value gives a null result.
+Damage becomes a row and does not fail the job, since Spark would repeat a failed scan, which would
+fail again. The function returns the sound rows before the damage. The column ``quarantine`` has the
+reason and the position of the damage; it is null if there is no damage. A null value gives a null
+result.
 
 A segment is a binary value or the path of a file that the worker can open. A worker reads a file a
 few MiB at a time, but Spark loads the whole content of a binary value.
@@ -102,8 +103,8 @@ _VERIFIED = {
 SCANNED = pa.struct({"batches": pa.list_(_BATCH), "quarantine": _QUARANTINE})
 # Records in the order of the log, without control records. timestamp_ms is -1 if a record has none.
 RECORDS = pa.struct({"records": pa.list_(_RECORD), "quarantine": _QUARANTINE})
-# Totals of the sound part. crc32c is the checksum of the whole segment; null unless all of it is
-# sound.
+# Totals of the sound part of a segment. crc32c is the checksum of the whole segment; null unless
+# the whole segment is sound.
 VERIFIED = pa.struct({**_VERIFIED, "quarantine": _QUARANTINE})
 DECODED = pa.struct({"entries": pa.list_(_ENTRY), "quarantine": _QUARANTINE})
 # The input is an array of structs with the fields of an entry; ``position`` may be missing.
@@ -137,7 +138,7 @@ SCAN_TYPE, RECORDS_TYPE, VERIFY_TYPE, DECODE_TYPE, ENCODE_TYPE = map(
 # One row per batch, and a last row with a null position for a segment that does not end cleanly.
 SCAN_SCHEMA = f"path string, {_sql_columns(_BATCH)}, stop_reason string, stop_position long"
 ENTRY_SCHEMA = f"path string, {_sql_columns(_ENTRY)}, error string"
-# A row of Spark has at most 2 GiB. This limit keeps the memory of a worker far below.
+# A row of Spark has at most 2 GiB. This limit keeps the memory of a worker far below 2 GiB.
 _MAX_RECORDS_BYTES = 512 << 20
 _Lists = tuple[list[Any], "_Quarantine | None"]
 
@@ -146,7 +147,7 @@ def scan_segments(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
     """Return the record batches of segments, with rows as in ``SCAN_SCHEMA``. Every checksum is
     checked.
 
-    ``stop_reason`` is ``unreadable`` for a file that cannot be read.
+    For a file that cannot be read, the column ``stop_reason`` has the value ``unreadable``.
     """
     for batch in batches:
         paths = batch.column("path")
@@ -177,7 +178,7 @@ def _scan_rows(path: str, parts: list[pa.Array], stop: _Quarantine | None) -> pa
 
 
 def decode_remote_log_indexes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the verified entries of remoteLogIndexes; rows as in ``ENTRY_SCHEMA``.
+    """Return the verified entries of remoteLogIndexes, with rows as in ``ENTRY_SCHEMA``.
 
     A damaged index gives one row, in which only ``path`` and ``error`` are set.
     """
@@ -208,7 +209,7 @@ def _columns(rows: pa.StructArray) -> dict[str, pa.Array]:
 
 
 class _Quarantine(NamedTuple):
-    """The reason why a part of a segment is missing. The fields are those of the struct
+    """The reason why a part of a segment is missing. The class has the same fields as the struct
     ``quarantine``."""
 
     reason: str
@@ -248,7 +249,8 @@ def verify_column(segments: pa.Array) -> pa.Array:
 
 
 def encode_column(entries: pa.Array) -> pa.Array:
-    """Return a remoteLogIndex without a trailer for each array of entries, as ``ENCODE_TYPE``."""
+    """Return, for each array of entries, a remoteLogIndex that has no trailer, as
+    ``ENCODE_TYPE``."""
     encoded, problems = [], []
     for value in entries:
         data, problem = _guarded(_encode, value, None)
@@ -307,7 +309,7 @@ def _of_error(error: tierlog.CorruptDataError) -> _Quarantine:
 
 @contextmanager
 def _opened(value: Any) -> Iterator[Any]:
-    """Open a binary value in the memory of Arrow, or the file at a path."""
+    """Open a binary value in Arrow's memory without a copy, or open the file at a path."""
     if not pa.types.is_string(value.type) and not pa.types.is_large_string(value.type):
         yield value.as_buffer()
         return

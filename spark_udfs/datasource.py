@@ -4,11 +4,11 @@
     spark.read.format("tierlog").option("subscribe", "orders").load("s3://bucket/kafka")
 
 The options are in `tierlog.tables.options`. Rows have the columns of Spark's Kafka source, then the
-leader epoch and the producer of their batch. If the user gives a schema, it selects columns, and
-only these are decoded.
+leader epoch and the producer of their batch. A schema that the user gives selects columns, and only
+these columns are decoded.
 
-Spark may load this module in any process to list the data sources. A module that fails to load
-hides all other data sources. So this module imports no native code before a read begins.
+Spark may load this module in any process to list the data sources. If one such module fails to
+load, Spark finds no data source at all. So this module imports no native code before a read begins.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class TierlogDataSource(DataSource):  # type: ignore[misc]
 
     @briefly
     def streamReader(self, schema: types.StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Return a reader that gives each trigger the records that were added."""
+        """Return a reader that gives each trigger the records that were added since the trigger
+        before."""
         from spark_udfs.stream import TierlogStreamReader
 
         options = _parse(self.options, streaming=True)
@@ -79,7 +80,8 @@ def _parse(options: Mapping[str, str], *, streaming: bool | None = False) -> Sou
 
 
 class _Reader(DataSourceReader):  # type: ignore[misc]
-    """One read. Spark's filters reduce the plan; Spark applies all of them again to the rows."""
+    """One read. Spark's filters make the plan smaller. Spark applies all filters again to the
+    rows."""
 
     def __init__(self, options: SourceOptions, schema: types.StructType) -> None:
         self._options = options
@@ -91,7 +93,7 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
             self.pushFilters = _PushFilters(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state that a task needs."""
+        """Return the pickled state, which has only the values that a task needs."""
         return {name: value for name, value in vars(self).items() if name != "pushFilters"}
 
     def narrow(self, filters: list[Any]) -> list[Any]:
@@ -111,7 +113,8 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
         return [InputPartition(task) for task in plan_read(self._options, catalog, self._wanted)]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. If a plan has no tasks, Spark runs one without rows."""
+        """Yield the rows of one task. If a plan has no tasks, Spark runs one task, which yields no
+        rows."""
         from spark_udfs.worker import freeze_once
         from tierlog.tables.read import read_task
 
@@ -122,12 +125,13 @@ class _Reader(DataSourceReader):  # type: ignore[misc]
 
 
 class _PushFilters:
-    """The `pushFilters` of one reader. Spark takes it for the inherited
+    """The `pushFilters` of one reader. To Spark, this object looks like the inherited
     `DataSourceReader.pushFilters`."""
 
     def __init__(self, reader: _Reader) -> None:
         self._reader = reader
-        # This is an attribute of the instance, since a function in the class would become a method.
+        # The function is stored in the instance, since a function in the class would become a
+        # method.
         self.__func__ = DataSourceReader.pushFilters
 
     def __call__(self, filters: list[Any]) -> list[Any]:

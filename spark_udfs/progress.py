@@ -23,7 +23,8 @@ _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 class _Watch:
     """Converts the number of completed tasks to bytes. Spark does not say which tasks are complete,
-    but it starts them in order. So the first tasks count as complete."""
+    but it starts tasks in order. So if n tasks are complete, the first n tasks count as
+    complete."""
 
     def __init__(self, progress: Progress, sizes_bytes: Sequence[int]) -> None:
         self._progress = progress

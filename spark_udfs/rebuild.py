@@ -2,7 +2,7 @@
 
 Spark only schedules the tasks. A task is sent in a few hundred bytes. The worker itself reads and
 writes the files or objects, and returns rows. If Spark repeats a task, the task finds the bytes
-that it wrote before and writes nothing. The code uses only data frames, so it works with Spark
+that it wrote before and writes nothing. The code uses only data frames, so it also works with Spark
 Connect.
 """
 
@@ -76,23 +76,23 @@ _Part = TypeVar("_Part", ListedSegments, LookedSegments)
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _MADE = pa.schema({"made": pa.binary()})
 _LOOKS = pa.schema({"task": pa.int32(), "looks": pa.binary()})
-# Approximate number of `.indexes` objects that one task reads, and the number that it reads at a
-# time. The tasks in other slots read at the same time.
+# The approximate number of `.indexes` objects that one task reads, and the number of objects that a
+# task reads at a time. The tasks in other slots read at the same time.
 _TASK_LOOKS = 1024
 _PARALLEL_READS = 4
 _BATCH_BYTES = 1 << 20
-# Each task costs a few milliseconds, which matters if tasks are small. So tasks are larger when
-# there are more bytes.
+# To start a task takes a few milliseconds, which matters if tasks are small. So tasks are larger
+# when there are more bytes to scan.
 _TASK_BYTES = 256 << 20
 _LARGE_TASK_BYTES = 1 << 30
 _PLENTY_BYTES = 8 << 30
 # A worker scans about this many bytes while Spark starts a task.
 _SMALLEST_TASK_BYTES = 32 << 20
-# Work of up to this size is sent to every task together with the function, which costs almost
-# nothing. A shuffle that gives each task its own part would cost a stage.
+# Work of up to this size is sent to every task together with the function, which takes almost no
+# time. A shuffle that gives each task its own part would cost a stage.
 _SENT_WITH_FUNCTION_BYTES = 256 << 10
-# A JVM that only schedules ends before its second compiler saves time, and that compiler takes
-# cores from the scans. The user's ``extraJavaOptions`` also apply.
+# A JVM that only schedules ends before its second compiler saves any time, and this compiler would
+# take cores from the scans. The user's ``extraJavaOptions`` also apply.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 SCHEDULING_JVM = {
     "spark.driver.defaultJavaOptions": _ONE_COMPILER,
@@ -121,7 +121,8 @@ class RebuiltTables:
 
     @property
     def quarantine(self) -> DataFrame:
-        """The segments for which nothing was written, with each reason and its byte position."""
+        """The segments for which nothing was written, each with the reason and the byte position of
+        the damage."""
         whose = ["topic", "partition", "base_offset", "size_bytes"]
         what = ["path", "what AS reason", "position", "expected", "found", "action"]
         bad = self.segments.where(f"outcome = '{Outcome.QUARANTINED.value}'")
@@ -147,15 +148,16 @@ def rebuild_indexes(
     """Run `tierlog.tools.rebuild.index.rebuild_index` in Spark's workers instead of local
     processes.
 
-    The written bytes and the rows are equal. ``source`` and ``target`` are paths or URLs that every
-    worker can reach; credentials come from the workers' environment. ``slots`` is the number of
-    tasks that run at a time; by default, that of the session. ``task_bytes`` is the size of the
-    larger tasks; by default 256 MiB, or 1 GiB if each slot has at least 8 GiB to scan.
+    The written bytes and the rows are the same as with local processes. ``source`` and ``target``
+    are paths or URLs that every worker can reach; credentials come from the workers' environment.
+    ``slots`` is the number of tasks that run at a time; by default, the number of the session.
+    ``task_bytes`` is the size of the larger tasks; by default 256 MiB, or 1 GiB if each slot has at
+    least 8 GiB to scan.
 
     ``report_path`` is the folder for ``segments.parquet`` and ``findings.parquet``, which replace
-    those of an earlier run. If it is a path, the driver writes two files. If it is a URL, Spark's
-    workers write two folders, and the driver never receives the rows. ``progress`` is called on the
-    driver. ``remote_index`` is as in `plan_rebuild`.
+    those of an earlier run. If ``report_path`` is a path, the driver writes two files. If
+    ``report_path`` is a URL, Spark's workers write two folders, and the driver never receives the
+    rows. ``progress`` is called on the driver. ``remote_index`` is as in `plan_rebuild`.
 
     Raises the errors of `plan_rebuild`, and TierlogError when Spark gives up the job. The rows
     report damage of segments.
@@ -194,10 +196,11 @@ def rebuild_indexes(
 def rebuild_on(
     master: str, source: str, *, send_package: bool = False, **wanted: Any
 ) -> RebuildReport:
-    """Run `rebuild_indexes` in a new session on ``master``. With ``send_package``, workers without
-    tierlog receive the tierlog of this process (`spark_udfs.ship`). Raises the errors of
+    """Run `rebuild_indexes` in a new session on ``master``. With ``send_package``, workers that
+    lack tierlog receive the tierlog of this process (`spark_udfs.ship`). Raises the errors of
     `rebuild_indexes` and `ship`."""
-    # The JVM of a Spark Connect server runs already.
+    # With Spark Connect, the server's JVM runs already, so settings for the start of a JVM have no
+    # effect.
     with session(master, None if master.startswith("sc://") else SCHEDULING_JVM) as spark:
         if send_package:
             ship(spark)
@@ -230,7 +233,7 @@ def look_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def looked_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return rows of ``SEGMENTS`` for checked segments that need no rebuild."""
+    """Return one row of ``SEGMENTS`` for each checked segment that needs no rebuild."""
     for looks in _unpacked(batches):
         outcomes = [outcome for looked in looks for outcome in looked.outcomes()]
         yield from _in_batches(segment_table(outcomes))
@@ -252,7 +255,8 @@ def _results(rows: DataFrame) -> Iterator[Any]:
 def _unpacked(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
         for work in batch.column("work"):
-            # The driver of this job made these bytes, like every function that Spark runs.
+            # Unpickling is safe, because the driver of this job made these bytes, as it makes every
+            # function that Spark runs.
             yield pickle.loads(work.as_buffer())
 
 
@@ -304,7 +308,7 @@ class _Run:
         clock = clock or SystemClock()
         place = source_of(source)
         if not place.is_store:
-            # A worker runs in another folder.
+            # The paths become absolute, because a worker runs in another folder.
             source = os.path.abspath(source)
         slots = slots or _slots(spark)
         plan = plan_rebuild(
@@ -375,13 +379,13 @@ class _Run:
 
     @contextmanager
     def _running(self, function: str, schema: pa.Schema) -> Iterator[DataFrame]:
-        """Yield the rows of all tasks. The tasks run when the caller reads the rows, which it may
-        do once."""
+        """Yield the rows of all tasks. The tasks run when the caller reads the rows. The rows can
+        be read only once."""
         plan = self.plan
         with _errors(plan.source):
             self.progress.start(sum(task.size_bytes for task in plan.tasks))
             parts = [part for task in plan.tasks for part in task.parts]
-            # Spark is faster with larger tasks.
+            # Tasks are combined, because Spark is faster with larger tasks.
             tasks = pack_tasks(
                 parts, self.slots, max_bytes=self.task_bytes, min_bytes=_SMALLEST_TASK_BYTES
             )
@@ -402,7 +406,7 @@ def _looks(
 
 
 def _together(parts: Iterable[_Part]) -> Iterator[tuple[_Part, ...]]:
-    """Yield the parts in groups for one task each, in order."""
+    """Yield groups of parts, in order. Each group is the work of one task."""
     group: list[_Part] = []
     held = 0
     for part in parts:
@@ -434,9 +438,10 @@ def _mapped(
 
 
 def _with_work(run: Callable[[Any], Any], work: Sequence[bytes]) -> Callable[[Any], Any]:
-    """Return a function to which Spark passes the index of each task instead of the task."""
+    """Return a function to which Spark passes the index of each task, not the task itself."""
 
-    # Only this code is sent to the worker, as in `on_worker`, and the worker may lack tierlog.
+    # Spark sends only the code of this function to the worker, as in `on_worker`, because the
+    # worker may lack tierlog.
     def call(batches: Iterable[Any]) -> Any:
         import pyarrow
 

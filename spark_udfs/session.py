@@ -25,7 +25,7 @@ from tierlog.errors import TierlogError
 
 __all__ = ["SPARK_ERRORS", "one_line", "session", "session_config"]
 
-# The exceptions of a failing session, with a context or with Spark Connect.
+# The exceptions that a failing session raises, either with a Spark context or with Spark Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
 
 _CONNECT = "sc://"
@@ -34,8 +34,8 @@ _LOCAL = "local"
 _RAISED = re.compile(r"[\w.]+(?:Error|Exception|Exit|Interrupt)\b: ")
 _RUNTIME = "spark.sql."
 _SETTINGS = {
-    # Rows are exchanged with Python through a Unix socket. A task then ends 20 ms sooner than over
-    # TCP.
+    # Rows are exchanged with Python through a Unix socket. With a Unix socket, a task ends 20 ms
+    # sooner than with TCP.
     "spark.python.unix.domain.socket.enabled": "true",
     # A worker that crashes in native code prints its stack.
     "spark.python.worker.faulthandler.enabled": "true",
@@ -62,10 +62,10 @@ def session_config(master: str = "") -> dict[str, str]:
     server starts.
 
     For a local master, this function sets the interpreter of this process in the environment,
-    unless the environment names one. Otherwise Spark would use the `python3` of the path. If that
-    interpreter has no tierlog, Spark reports DATA_SOURCE_NOT_FOUND. For a cluster, this function
-    cannot know the interpreters of the nodes. This function warns if the interpreter that Spark
-    would use on this machine has no tierlog.
+    unless the environment already names an interpreter. If no interpreter were set, Spark would use
+    the `python3` of the path. If that interpreter has no tierlog, Spark reports
+    DATA_SOURCE_NOT_FOUND. For a cluster, this function cannot know the interpreters of the nodes.
+    This function warns if the interpreter that Spark would use on this machine has no tierlog.
     """
     if master and not master.startswith((_LOCAL, _CONNECT)):
         _warn_of_other_python(master)

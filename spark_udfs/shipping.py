@@ -1,4 +1,4 @@
-"""Sends this process's tierlog to workers without it.
+"""Sends this process's tierlog to workers that lack tierlog.
 
 Spark unpacks an archive into a folder on the path of its Python workers. The name after the ``#``
 is the name of the folder. So workers can import a package from an archive of the same name, with
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["package_archive", "ship"]
 
-# The packages that tierlog needs in a worker. Spark itself needs numpy and pyarrow there, so they
-# are not listed.
+# The packages that tierlog needs in a worker. numpy and pyarrow are not listed, because Spark
+# itself needs these in a worker.
 _PACKAGES = ("tierlog", "spark_udfs", "obstore")
 _LEFT_OUT = (".pyx", ".pxd", ".c", ".pyc")
-# Archives have a fixed time, so that the same package makes the same bytes.
+# Files in an archive have a fixed time, so that the same package makes the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
@@ -34,8 +34,8 @@ def ship(spark: SparkSession) -> None:
     """Make tierlog importable in the workers of a session, also with Spark Connect.
 
     The workers need the same operating system, architecture and version of Python. The workers also
-    need their own numpy, pandas and pyarrow, which Spark requires. If a worker has tierlog
-    installed, it uses the shipped one. Raises ConfigError when a package is not found.
+    need their own numpy, pandas and pyarrow, which Spark requires. A worker that has tierlog
+    installed uses the shipped tierlog instead. Raises ConfigError when a package is not found.
     """
     # Spark reads a file when a worker asks for it, so the folder is kept until the process ends.
     folder = tempfile.mkdtemp(prefix="tierlog-ship-")

@@ -2,7 +2,7 @@
 
 The driver lists the store and reads the metadata. Workers check the segments, some hundred per
 task, and then each partition. The bytes of objects are read only by the native core of a worker.
-The code uses only data frames, so it works with Spark Connect.
+The code uses only data frames, so it also works with Spark Connect.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ _TABLES = {
     "retention": RETENTION,
     "deletions": DELETIONS,
 }
-# One row for each partition, with all of its tables. Each table is selected from this row later.
+# One row for each partition, with all of its tables. Each data frame of the result is later
+# selected from these rows.
 _AUDITED = pa.schema({name: pa.list_(pa.struct(list(kind))) for name, kind in _TABLES.items()})
 _PLAN = pa.schema({"task": pa.int32(), "work": pa.binary()})
 _LOOKS = pa.schema({"folder": pa.string(), "looks": pa.binary()})

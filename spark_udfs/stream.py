@@ -7,7 +7,7 @@ partitions and, with ``subscribePattern``, new topics are read from their first 
 
 The plan of a trigger depends only on its start and end offsets, so a trigger that is repeated after
 a crash reads the same records. If retention removed records before they were read, the trigger
-fails; with ``failOnDataLoss=false``, it leaves them out.
+fails; with ``failOnDataLoss=false``, the trigger leaves these records out.
 """
 
 from __future__ import annotations
@@ -72,20 +72,21 @@ _Json = Mapping[str, Mapping[str, int]]
 
 
 class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Gives Spark the offsets of each trigger and its tasks and, in the workers, their rows."""
+    """Gives Spark the offsets and the tasks of each trigger. In the workers, it gives Spark the
+    rows of these tasks."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, clock: Clock | None = None
     ) -> None:
-        """Raises ConfigError for limits that this PySpark does not support."""
+        """Raises ConfigError for limits that the installed PySpark does not support."""
         check_limits(options)
         self._options = options
         self._schema = schema
         self._clock = clock or SystemClock()
         # The time of the last trigger.
         self._triggered_ms: int | None = None
-        # The last listing of the path and its offsets, and the offsets at which a query with
-        # ``availableNow`` ends.
+        # The last listing of the path, the offsets in this listing, and the offsets at which a
+        # query with ``availableNow`` ends.
         self._catalog: Catalog | None = None
         self._seen: StreamOffsets | None = None
         self._last: StreamOffsets | None = None
@@ -114,8 +115,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow): 
 
     @briefly
     def partitions(self, start: _Json, end: _Json) -> list[InputPartition]:
-        """Return the tasks of a trigger. Raises OutOfRangeError when its records no longer
-        exist."""
+        """Return the tasks of a trigger. Raises OutOfRangeError when the records of the trigger no
+        longer exist."""
         begin, upto = from_json(start), from_json(end)
         options = replace(
             self._options,
@@ -191,8 +192,8 @@ def check_limits(options: SourceOptions) -> None:
 def _up_to(
     last: StreamOffsets, begin: StreamOffsets, end: StreamOffsets, known: StreamOffsets
 ) -> StreamOffsets:
-    """Return the offsets of `end`, but at most those of `last`. The next run reads partitions that
-    were added after `last`."""
+    """Return the offsets of `end`, each limited to the offset of its partition in `last`. The next
+    run reads partitions that were added after `last`."""
     return {
         key: max(begin[key], min(after, last.get(key, begin[key])))
         for key, after in end.items()

@@ -48,13 +48,13 @@ def advanced(
     *,
     fail_on_data_loss: bool,
 ) -> tuple[StreamOffsets, StreamOffsets]:
-    """Return the offsets from which and up to which a stream at `known` can read, in all its
-    partitions.
+    """Return the offsets from which and up to which a stream can read, in all partitions of the
+    stream.
 
-    `held` has the bounds of each partition that exists. A new partition is read from its first
-    offset. The offset of a partition that does not exist at present does not change. With
-    ``fail_on_data_loss``, an end below the offsets already read raises OutOfRangeError, since the
-    log was truncated or is another log.
+    `known` has the next offsets of the stream, and `held` has the bounds of each partition that
+    exists. A new partition is read from its first offset. If a partition does not exist at present,
+    its offset does not change. With ``fail_on_data_loss``, OutOfRangeError is raised if a log ends
+    below the offsets already read, since the log was truncated or is another log.
     """
     begin, end = dict(known), dict(known)
     for partition, (first, after) in held:
@@ -89,8 +89,8 @@ def limited(
     begin: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_offsets: int
 ) -> StreamOffsets:
     """Return the offsets at which all partitions together have advanced by about `max_offsets`.
-    Each partition advances by its share of the waiting records, and by at least one record, so no
-    partition waits for ever."""
+    Each partition that has waiting records advances by its share of them, and by at least one
+    record."""
     waiting = {key: after - begin[key] for key, after in end.items()}
     total = sum(waiting.values())
     if total <= max_offsets:

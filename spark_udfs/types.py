@@ -1,4 +1,4 @@
-"""Converts types of Arrow to types of Spark without a session, which parsing text would need."""
+"""Converts Arrow types to Spark types. No session is needed, unlike for parsing types from text."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 # The functions of `spark_udfs.codec` with these names, for ``mapInArrow``. A worker excludes
-# tierlog from garbage collection before it calls them.
+# tierlog from garbage collection before it calls one of these functions.
 scan_segments = on_worker(codec.__name__, codec.scan_segments.__name__)
 decode_remote_log_indexes = on_worker(codec.__name__, codec.decode_remote_log_indexes.__name__)
 

@@ -3,8 +3,8 @@ error.
 
 Spark sends a function of an installed module to a worker as the name of the module. A worker
 without the module then fails with a stack of Spark's own calls. Spark sends the function that
-`on_worker` returns as code. When called, it imports the module of tierlog, and its error names what
-is missing.
+`on_worker` returns as code. When called, this code imports the module of tierlog. If the import
+fails, the error names the missing module.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def on_worker(module: str, name: str) -> Callable[[Any], Any]:
     """
     not_installed = NOT_INSTALLED
 
-    # Only this code is sent, so it must not use a name of this module.
+    # Spark sends only the code of this function, so the code must not use a name of this module.
     def call(given: Any) -> Any:
         from importlib import import_module
 
@@ -56,7 +56,8 @@ def freeze_once() -> None:
     more modules were loaded.
 
     Spark collects garbage after every task, and a pass over pandas and pyarrow takes longer than a
-    short task. ``TIERLOG_SPARK_GC_FREEZE=0`` in the environment of the workers turns this off.
+    short task. If the environment of the workers has ``TIERLOG_SPARK_GC_FREEZE=0``, the call does
+    nothing.
     """
     global _frozen_modules
     loaded = len(sys.modules)

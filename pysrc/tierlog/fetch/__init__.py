@@ -1,1 +1,1 @@
-"""The fetch path: many partitions, two tiers, one answer (`setup.open_fetcher`)."""
+"""Answers a fetch of many partitions from both tiers (`setup.open_fetcher`)."""

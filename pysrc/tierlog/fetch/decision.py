@@ -1,7 +1,8 @@
 """Decides which tier answers a fetch of one partition: a pure function of plain numbers.
 
 As in Kafka, the tier answers for offsets from the log start offset up to the local log start
-offset. It never answers a follower, and it answers a consumer only while its quota has room.
+offset. The tier never answers a follower. It answers a consumer only while the consumer's quota has
+room.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ def decide_fetch(
 ) -> Decision:
     """Return the tier that answers a fetch at `fetch_offset`, or the error.
 
-    ``throttled``: the fetch quota of the client is used up. ``left_bytes``: the bytes still free in
-    the response. If there are none, a read from the tier is left to the next request.
+    ``throttled``: the fetch quota of the client is used up. ``left_bytes`` is the number of bytes
+    still free in the response. If no bytes are free, a read from the tier is left to the next
+    request.
     """
     if not log_start_offset <= fetch_offset <= log_end_offset:
         return _OUT_OF_RANGE

@@ -11,10 +11,10 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["FailureLines"]
 
-# A client that asks wrongly is no matter for the operator.
+# The operator need not know about errors in the requests of clients.
 _REPORTED = frozenset({FetchError.UNKNOWN_SERVER_ERROR, FetchError.KAFKA_STORAGE_ERROR})
 _INTERVAL_MS = 1_000
-# Clients try again many times: the same line is written once in this time.
+# Clients retry many times, so the same line is written only once within this time.
 _SAME_LINE_MS = 60_000
 _MAX_LINES = 1_000
 

@@ -3,13 +3,14 @@
     fetcher = Fetcher(host, reads, pool=ReaderPool(...), quotas=FetchQuotas(...))
     response = await fetcher.fetch(request)          # or fetcher.fetch_sync(request)
 
-Local partitions are read on the calling thread. An event loop reads them itself when the read needs
-neither the disk nor a lock, else on a thread of its executor. Remote partitions are read by the
-threads of a bounded pool. A request with remote partitions is answered when all of them are read,
-or after ``max_remote_wait_ms`` without those that are not. A result that arrives after its request
-was answered is kept for the next request for the same data. While a sequential client takes an
-answer, an idle thread of the pool reads the next one. An error of one partition is the answer
-for that partition alone.
+A local partition is read on the thread that calls `fetch_sync`. An event loop itself reads a local
+partition if the read needs neither the disk nor a lock. Other local partitions of an event loop are
+read by a thread of its executor. Remote partitions are read by the threads of a bounded pool. A
+request with remote partitions is answered when all of them are read. After ``max_remote_wait_ms``
+the request is answered without the partitions that are not read yet. A result that arrives after
+its request was answered is kept for the next request for the same data. While a sequential client
+takes an answer, an idle thread of the pool reads the data of the next answer. An error of one
+partition does not affect the answers for other partitions.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ __all__ = ["Fetcher"]
 
 MAX_REMOTE_WAIT_MS = 500
 LIST_OFFSETS_TIMEOUT_MS = 30_000
-# The shortest and the longest wait before a used-up quota is checked again. Its limit may change.
+# The shortest and the longest wait before a used-up quota is checked again. The wait is bounded
+# because the limit of the quota may change.
 _QUOTA_CHECKS_MS = (100, 1_000)
 _MEMORY_CHECK_MS = 50
-# What an event loop may read itself: up to a millisecond of work.
+# The number of bytes that an event loop may read itself, which takes up to a millisecond.
 _AT_ONCE_BYTES = 2 << 20
-# The number of ends of reads that are kept: about one for each client of a partition.
+# The number of end positions of reads that are remembered: about one for each client of a
+# partition.
 _MAX_ENDS = 1024
 # The number of attempts to read a partition whose files are deleted during the read.
 _ATTEMPTS = 3
@@ -77,7 +80,7 @@ _NOT_LEADER_TEXT = "this host does not lead the partition"
 
 
 class _Reading(NamedTuple):
-    """A remote read that the pool was asked for, and what pays for it."""
+    """A remote read that was submitted to the pool, and the payer of this read."""
 
     fetch: PartitionFetch
     payer: FetchPayer
@@ -86,7 +89,8 @@ class _Reading(NamedTuple):
 
 @dataclass(slots=True)
 class _Attempt:
-    """One attempt at all partitions of a request: the answers, and the reads that were started."""
+    """One attempt to answer all partitions of a request: the answers, and the remote reads that
+    were started."""
 
     answers: list[PartitionData]
     tickets: dict[int, _Reading]
@@ -94,7 +98,8 @@ class _Attempt:
     failed: bool = False
 
     def take(self, row: int) -> bool:
-        """Take the result of a remote read as the answer; False when it is not finished."""
+        """Use the result of a remote read as the answer. Return False when the read is not
+        finished."""
         ticket = self.tickets.pop(row).ticket
         if not ticket.future.done():
             ticket.give_up()
@@ -104,7 +109,8 @@ class _Attempt:
             data = replace(now, source=FetchSource.ERROR, error=_CLOSED, text=_CLOSED_TEXT)
         else:
             data = ticket.future.result()
-        # A late result, or one of another request, gets the offsets that are true now.
+        # The read may have been started earlier or by another request, so its answer gets the
+        # present offsets of the log.
         self.answers[row] = replace(
             data,
             high_watermark=now.high_watermark,
@@ -122,7 +128,7 @@ class _Attempt:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A search for an offset, and its progress."""
+    """A search for an offset, and the progress of the search."""
 
     partition: TopicIdPartition
     timestamp: int
@@ -133,24 +139,25 @@ class _Search:
 
 
 class _Wait(NamedTuple):
-    """A step that waits for futures; without futures it lets the time pass."""
+    """A step that waits for futures. If there are no futures, the step only waits for the time to
+    pass."""
 
     futures: Sequence[concurrent.futures.Future[Any]]
     wait_ms: int
 
 
 _Answer = TypeVar("_Answer")
-# The steps to an answer: waits, and calls whose result is sent back. A thread and an event loop
-# take the same steps.
+# The steps to an answer. A step is a wait, or a call whose result is sent back to the generator. A
+# thread and an event loop take the same steps.
 _Steps: TypeAlias = Generator[_Wait | Callable[[], Any], Any, _Answer]
 
 
 class Fetcher:
     """Answers fetches of one host's partitions. Any thread, any number of event loops.
 
-    Without ``remote`` nothing is tiered here. The host calls `notify` when a partition has new
-    records; otherwise a request that waits for ``min_bytes`` waits for its full time. ``report``
-    receives lines about errors of this host and its store.
+    If ``remote`` is None, no partition is tiered here. The host calls `notify` when a partition has
+    new records. If the host does not call `notify`, a request that waits for ``min_bytes`` waits
+    for its full time. ``report`` receives lines about errors of this host and its store.
     """
 
     def __init__(
@@ -173,7 +180,8 @@ class Fetcher:
         self._host = host
         self._remote = remote
         self._pool = pool
-        # Limits for all, by topic and by client id; they may change at any time.
+        # The limits for all reads together, by topic and by client id. The limits may change at any
+        # time.
         self.quotas = quotas
         self._transactions = transactions
         self._offsets = offsets or OffsetReader()
@@ -182,11 +190,11 @@ class Fetcher:
         self.max_remote_wait_ms = max_remote_wait_ms
         self._failures = FailureLines(report, self._clock)
         self._local = LocalBatchReader(memory=local_memory)
-        # As the host's `view`, but BlockingIOError instead of a wait. With it an event loop reads
-        # small local fetches from the page cache itself.
+        # Like the host's `view`, but raises BlockingIOError instead of waiting. An event loop that
+        # has this function reads small local fetches from the page cache itself.
         self.view_at_once: Callable[[TopicIdPartition], FetchView | None] | None = None
         self._lock = threading.Lock()
-        # The partition and the offset at which reads of the tier have ended.
+        # The partitions and offsets at which reads of the tier have ended.
         self._ends: OrderedDict[tuple[TopicIdPartition, int], bool] = OrderedDict()
         self._waiting: dict[TopicIdPartition, set[concurrent.futures.Future[None]]] = {}
 
@@ -197,7 +205,8 @@ class Fetcher:
         self.close()
 
     def close(self) -> None:
-        """Close what `open_fetcher` opened for it; may be repeated."""
+        """Close everything that `open_fetcher` opened for this fetcher. The call may be
+        repeated."""
         if self._on_close is not None:
             self._on_close()
 
@@ -225,9 +234,9 @@ class Fetcher:
         client_id: str = "",
         timeout_ms: int = LIST_OFFSETS_TIMEOUT_MS,
     ) -> OffsetAnswer:
-        """Return the offset of a time, searched by the pool, or of one of `SpecialTimestamp`. What
-        a search asks of the store counts for the quotas of `client_id` and the topic; it waits
-        while they are used up."""
+        """Return the offset for a time or for a `SpecialTimestamp`. A thread of the pool searches
+        the offset for a time. The requests of a search to the store are charged to the quotas of
+        `client_id` and the topic. The search waits while one of these quotas is used up."""
         search = _Search(partition, timestamp, isolation_level, replica_id != CONSUMER, client_id)
         answer = await self._run_async(self._offset_steps(search, timeout_ms))
         self._failures.add(partition, answer.error, answer.text)
@@ -274,7 +283,7 @@ class Fetcher:
 
     def _offset_steps(self, search: _Search, timeout_ms: int) -> _Steps[OffsetAnswer]:
         if search.timestamp < 0 and search.timestamp != SpecialTimestamp.MAX_TIMESTAMP:
-            # The answer takes no record: a store that hangs must not delay it.
+            # The answer needs no record, so a store that hangs must not delay the answer.
             answer: OffsetAnswer = yield lambda: self._find_offset(search)
             return answer
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
@@ -333,7 +342,8 @@ class Fetcher:
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            # The call goes on, and nothing waits for the reads that it begins.
+            # The cancelled call continues on its thread, but nothing waits for the reads that it
+            # begins.
             call.add_done_callback(self._give_up)
             raise
 
@@ -344,17 +354,19 @@ class Fetcher:
                 self._finish(attempt)
 
     def notify(self, partition: TopicIdPartition) -> None:
-        """Have waiting requests read the partition again: it may have new records."""
+        """Make waiting requests read the partition again, because the partition may have new
+        records."""
         with self._lock:
             for future in self._waiting.pop(partition, ()):
-                # The request may wait for several partitions and be notified of another one.
+                # The request may wait for several partitions, and another partition may have
+                # notified it already.
                 if not future.done():
                     future.set_result(None)
 
     # -- looking
 
     def _attempt_at_once(self, request: FetchRequest) -> _Attempt | None:
-        """Make the attempt without waiting for anything; None when that cannot be."""
+        """Make the attempt without waiting for anything. Return None when this is not possible."""
         if self.view_at_once is None:
             return None
         size_bytes = sum(one.max_bytes for one in request.partitions)
@@ -366,7 +378,7 @@ class Fetcher:
             return None
 
     def _attempt(self, request: FetchRequest, *, at_once: bool = False) -> _Attempt:
-        """Read all partitions; with `at_once` BlockingIOError instead of any wait."""
+        """Read all partitions. With `at_once`, raise BlockingIOError instead of waiting."""
         attempt = _Attempt(answers=[], tickets={})
         try:
             self._read_all(request, attempt, at_once)
@@ -404,8 +416,8 @@ class Fetcher:
         at_once: bool,
         attempts: int = _ATTEMPTS,
     ) -> tuple[PartitionData, _Reading | None, int]:
-        """Return the answer as it is now, the read that will make a better one, and the bytes of
-        the response that it may take."""
+        """Return the present answer, the remote read that will give a better answer, and the bytes
+        of the response that the answer may take."""
         view = self._view(asked.partition, at_once=at_once)
         if view is None:
             return _failure_without_view(asked, FetchError.UNKNOWN_TOPIC_OR_PARTITION), None, 0
@@ -435,7 +447,7 @@ class Fetcher:
         try:
             answer = self._read_local(fetch, fetch.offset)
         except VanishedError as vanished:
-            # The log moved on after the view was taken: the next view knows how, and where to read.
+            # The log changed after the view was taken. A new view shows where to read now.
             if attempts > 1:
                 return self._read_partition(
                     request, asked, left_bytes, minimum_one, at_once, attempts - 1
@@ -448,7 +460,8 @@ class Fetcher:
         return answer, None, answer.size_bytes
 
     def _view(self, partition: TopicIdPartition, *, at_once: bool = False) -> FetchView | None:
-        """Return the host's view; None also when it shows another topic of the same name."""
+        """Return the host's view. Return None if there is no view, or if the view shows another
+        topic of the same name."""
         at_once_view = self.view_at_once if at_once else None
         view = (at_once_view or self._host.view)(partition)
         same = view is None or view.log.archive_id in (None, partition.topic_id)
@@ -476,7 +489,8 @@ class Fetcher:
     # -- remote
 
     def _submit(self, fetch: PartitionFetch) -> tuple[PartitionData, _Reading | None, int]:
-        """Have the pool read from the tier; see `_read_partition`."""
+        """Let the pool read from the tier. The result has the same parts as the result of
+        `_read_partition`."""
         topic, client_id = fetch.partition.topic, fetch.request.client_id
         payer = self.quotas.payer(topic, client_id)
         key = fetch.read_key(self.quotas.limits_client(client_id))
@@ -492,10 +506,11 @@ class Fetcher:
         return fetch.answer(FetchSource.REMOTE), reading, fetch.max_bytes
 
     def _read_next(self, reading: _Reading, next_offset: int) -> None:
-        """Begin the next read of a sequential client while it takes the answer to the last one.
+        """Begin the next read of a sequential client while the client still processes the last
+        answer.
 
-        A read that begins where an earlier one ended is the second of such a client. Nothing is
-        read for a client that has a quota.
+        A client counts as sequential when its read begins at the offset at which an earlier read
+        ended. No next read is begun for a client that has a quota.
         """
         fetch, payer = reading.fetch, reading.payer
         with self._lock:
@@ -517,14 +532,14 @@ class Fetcher:
         return remote is not None and remote.has_ready(fetch.partition, fetch.offset)
 
     def _read_again(self, fetch: PartitionFetch, payer: FetchPayer) -> PartitionData:
-        """Read from the tier, once more with a later view when the log moved on; an error is an
-        answer too."""
+        """Read from the tier. If the log has changed, repeat the read with a later view. Return an
+        error as an answer."""
         for left in reversed(range(_ATTEMPTS)):
             try:
                 return self._read_tier(fetch, payer)
             except (VanishedError, GapError) as error:
-                # The read went on in a local log that has changed, or retention has moved the log
-                # start past the gap since the view was taken.
+                # The read continued in a local log that has changed since the view was taken, or
+                # retention has moved the log start past the gap.
                 latest = self._view(fetch.partition)
                 if not left or latest is None:
                     return fetch.failure(error)
@@ -555,7 +570,7 @@ class Fetcher:
             self._metrics.fetch_throttled(payer.throttle_ms())
             return fetch.answer(FetchSource.THROTTLED)
         if found.first_offset < 0 and found.next_offset >= view.local_log_start_offset:
-            # Only a gap is left in the tier: the log goes on here.
+            # The tier has only a gap after this offset, and the local log has the next records.
             return self._read_local(fetch, found.next_offset)
         aborted = None
         if fetch.wants_aborted:
@@ -568,7 +583,7 @@ class Fetcher:
         )
 
     def _read_counted(self, fetch: PartitionFetch, payer: FetchPayer) -> PartitionData:
-        """Read from the tier and count in the metrics what came of it."""
+        """Read from the tier, and count the result in the metrics."""
         topic = fetch.partition.topic
         self._metrics.fetch_started(topic)
         began_ms = self._clock.monotonic_ms()
@@ -590,7 +605,7 @@ class Fetcher:
             except BaseException as failed:  # noqa: BLE001 - the thread belongs to the pool
                 return OffsetAnswer(error=error_code(failed), text=error_text(failed))
 
-        # The newest record may differ for each request.
+        # The newest record may be another one for the next request.
         key: Hashable = object()
         if search.timestamp >= 0 and not self.quotas.limits_client(search.client_id):
             level, follower = search.isolation_level, search.follower
@@ -601,8 +616,8 @@ class Fetcher:
             return OffsetAnswer(error=error_code(error), text=str(error))
 
     def _quota_wait_ms(self, search: _Search, deadline_ms: int) -> int:
-        """Return how long a search waits before it checks its quotas again; 0 when its time is
-        up."""
+        """Return the milliseconds that a search waits before it checks its quotas again; 0 when the
+        time of the search is up."""
         least_ms, most_ms = _QUOTA_CHECKS_MS
         free_ms = self.quotas.throttle_ms(search.partition.topic, search.client_id)
         left_ms = deadline_ms - self._clock.monotonic_ms()
@@ -629,7 +644,7 @@ class Fetcher:
         except Exception as failed:  # noqa: BLE001 - that is the answer, whatever it is
             if not isinstance(failed, VanishedError) or attempts == 1:
                 return OffsetAnswer(error=error_code(failed), text=error_text(failed))
-        # The log has changed: search its current view.
+        # The log has changed, so search the current view of the log.
         return self._find_offset(search, attempts - 1)
 
     # -- answering
@@ -645,8 +660,9 @@ class Fetcher:
         return FetchResponse(partitions=tuple(attempt.answers))
 
     def _is_answer(self, request: FetchRequest, attempt: _Attempt) -> bool:
-        """Whether to answer at once: there is enough data or an error, or a remote partition, whose
-        read has been waited for."""
+        """Whether to answer at once. A request is answered at once if there is enough data or an
+        error. A request with a remote partition is also answered, because it has already waited for
+        the remote read."""
         if not request.partitions or attempt.failed or attempt.size_bytes >= request.min_bytes:
             return True
         return any(one.source is FetchSource.REMOTE for one in attempt.answers)
@@ -665,8 +681,8 @@ class Fetcher:
 
     @contextmanager
     def _notified_of_more(self, request: FetchRequest) -> Iterator[concurrent.futures.Future[None]]:
-        """Yield a future that `notify` of any of the partitions completes. It is registered before
-        the attempt, so that no notification is lost."""
+        """Yield a future that `notify` of any of the partitions completes. The future is registered
+        before the attempt, so that no notification is lost."""
         more: concurrent.futures.Future[None] = concurrent.futures.Future()
         wanted: Sequence[TopicIdPartition] = [one.partition for one in request.partitions]
         with self._lock:
@@ -700,12 +716,12 @@ def _timed_out(timeout_ms: int) -> OffsetAnswer:
 
 
 def _seconds(wait_ms: int) -> float:
-    """Return a timeout in seconds, which the system limits."""
+    """Return a timeout in seconds, cut to the largest value that the system permits."""
     return min(wait_ms / 1000, threading.TIMEOUT_MAX)
 
 
 def _failure_without_view(asked: FetchPartition, error: FetchError | Exception) -> PartitionData:
-    """Return the answer for a partition of which the host shows nothing."""
+    """Return the answer for a partition for which the host has no view."""
     if isinstance(error, Exception):
         code, text = error_code(error), error_text(error)
     else:

@@ -44,7 +44,7 @@ _READ_BYTES = 1 << 20
 
 
 class SpecialTimestamp(IntEnum):
-    """Names in place of a time; Kafka's numbers."""
+    """Names that a request may have instead of a time, with Kafka's numbers."""
 
     LATEST = -1
     EARLIEST = -2
@@ -66,8 +66,8 @@ class OffsetAnswer:
 
     @property
     def is_worth_keeping(self) -> bool:
-        """Whether a later request for the same time can use this answer. It can if a record was
-        found, because this is still the first record of its time."""
+        """Whether a later request for the same time can use this answer. An answer with a record
+        can be used again, because this record is still the first record of its time."""
         return self.error is FetchError.NONE and self.timestamp_ms >= 0
 
 
@@ -77,7 +77,8 @@ _Found = tuple[int, int]
 
 @dataclass(slots=True)
 class TimeSearch:
-    """The progress of a search by time, which resumes it after a wait for its quota."""
+    """The progress of a search by time. With it, the search is resumed after a wait for its
+    quota."""
 
     # For each searched time, an offset below which all records in the tier are older.
     older_until: dict[int, int] = field(default_factory=dict)
@@ -118,12 +119,13 @@ class OffsetReader:
         payer: Payer = UNCHARGED,
         search: TimeSearch | None = None,
     ) -> OffsetAnswer:
-        """Return the answer for a time in ms or for one of `SpecialTimestamp`. Another negative
-        number is UNSUPPORTED_VERSION, as in Kafka.
+        """Return the answer for a time in ms or for one of `SpecialTimestamp`. The answer for any
+        other negative number is UNSUPPORTED_VERSION, as in Kafka.
 
-        The requests of the search are charged to `payer`. While its quota has no room, the answer
-        is THROTTLING_QUOTA_EXCEEDED, and a later call with the same `search` resumes the search.
-        Raises the same errors as reads, and VanishedError when the log changed after the view.
+        The requests of the search are charged to `payer`. While the payer's quota has no room, the
+        answer is THROTTLING_QUOTA_EXCEEDED, and a later call with the same `search` resumes the
+        search. Raises the same errors as reads, and VanishedError when the log changed after the
+        view.
         """
         upper_offset = view.high_watermark
         if follower:
@@ -165,8 +167,8 @@ class OffsetReader:
     # -- the tier's end
 
     def _highest_remote(self, view: FetchView, partition: TopicIdPartition) -> tuple[int, int]:
-        """Return the last offset in the tier that belongs to this log, and its leader epoch. If
-        there is none, return (-1, -1)."""
+        """Return the last offset in the tier that belongs to this log, and its leader epoch. If the
+        tier has no such offset, return (-1, -1)."""
         lineage = view.log.leader_epochs
         if self._metadata is None or lineage is None or not view.tiered:
             return -1, -1
@@ -208,8 +210,8 @@ class OffsetReader:
         """Return the first record with the largest timestamp.
 
         That is usually the record with the largest timestamp of a segment. But this timestamp may
-        belong to offsets that are not part of this log, or that the reader does not see. Then a
-        binary search finds the largest timestamp for which there is a record.
+        belong to offsets that are not part of this log, or that the reader does not see. In this
+        case, a binary search finds the largest timestamp for which there is a record.
         """
         times = {
             segment.max_timestamp_ms for segment, _, _ in self._remote_ranges(view, tier.partition)
@@ -234,7 +236,7 @@ class OffsetReader:
         return newest
 
     def _check_gap(self, view: FetchView, tier: _Tier, offset: int, next_offset: int) -> None:
-        """Report a gap that overlaps [`offset`, `next_offset`), because it may have held the
+        """Report a gap that overlaps [`offset`, `next_offset`), because the gap may have held the
         record."""
         lineage = view.log.leader_epochs
         if self._remote is None or lineage is None or not view.tiered:
@@ -268,8 +270,8 @@ class OffsetReader:
     def _remote_by_time(
         self, view: FetchView, tier: _Tier, timestamp_ms: int
     ) -> tuple[int, int] | None:
-        """Return (offset, time) of the first record in the tier that is not older. If such records
-        of a segment are not part of the log, the search continues in the next segment."""
+        """Return (offset, time) of the first record in the tier that is not older. If a segment has
+        only such records that are not part of the log, the search continues in the next segment."""
         lineage, search = view.log.leader_epochs, tier.search
         if self._remote is None or lineage is None:
             return None
@@ -294,7 +296,8 @@ class OffsetReader:
     def _read_remote(
         self, view: FetchView, tier: _Tier, lineage: LeaderEpochs, offset: int, last: int
     ) -> Iterator[tuple[Buffer, int]]:
-        """Yield the batches from `offset` to `last`, with the offset after them."""
+        """Yield the batches from `offset` to `last`, and with each item the offset after its
+        batches."""
         assert self._remote is not None
         while offset <= last:
             read = self._remote.read_batches(
@@ -328,7 +331,7 @@ class OffsetReader:
     def _find_late_here(
         self, view: FetchView, timestamp_ms: int
     ) -> tuple[bool, tuple[int, int] | None]:
-        """See `_find_late`; for the local log."""
+        """Return the result of `_find_late` for the local log."""
         has_older = False
         start, segments = max(view.log_start_offset, view.local_log_start_offset), view.log.segments
         if segments and segments[0].base_offset > start:
@@ -377,7 +380,7 @@ class _Tier:
 
 
 def _local_tables(view: FetchView) -> Iterator[BatchTable]:
-    """Yield the batches of each local segment by their headers, up to damage."""
+    """Yield the batches of each local segment, from a scan of the headers that ends at damage."""
     for segment in view.log.segments:
         try:
             with segment.open() as handle:

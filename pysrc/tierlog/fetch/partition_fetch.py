@@ -1,4 +1,4 @@
-"""One partition of a fetch request: what it asks for, the view of its log, and its answers."""
+"""One partition of a fetch request: the request, the view of the log, and the possible answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ __all__ = ["PartitionFetch", "error_code", "error_text"]
 @dataclass(frozen=True, slots=True)
 class PartitionFetch:
     """A fetch of one partition as `view` shows it, from `offset` up to, not including,
-    `upper_offset`: at most `max_bytes`, but with `minimum_one` the first batch whatever its size.
+    `upper_offset`. The fetch takes at most `max_bytes`. With `minimum_one`, the first batch is
+    taken even if it is larger.
     """
 
     request: FetchRequest
@@ -71,12 +72,12 @@ class PartitionFetch:
 
     @property
     def offset(self) -> int:
-        """The offset from which it is fetched."""
+        """The offset from which the partition is fetched."""
         return self.asked.fetch_offset
 
     @property
     def is_of_follower(self) -> bool:
-        """Whether a broker asks for it."""
+        """Whether a follower sent the fetch."""
         return self.request.replica_id != CONSUMER
 
     @property
@@ -86,7 +87,7 @@ class PartitionFetch:
         return is_committed and not self.is_of_follower
 
     def with_view(self, view: FetchView) -> PartitionFetch:
-        """Return the same fetch of a later view."""
+        """Return the same fetch with a later view of the log."""
         return replace(self, view=view)
 
     def at_offset(self, offset: int) -> PartitionFetch:
@@ -94,8 +95,8 @@ class PartitionFetch:
         return replace(self, asked=replace(self.asked, fetch_offset=offset))
 
     def read_key(self, limits_client: bool) -> Hashable:
-        """Return a key that is equal for fetches whose remote reads have equal results, and that
-        the same quotas pay for. ``limits_client``: the client has a quota of its own."""
+        """Return a key that is equal for fetches if their remote reads have equal results and are
+        charged to the same quotas. ``limits_client``: the client has a quota of its own."""
         lineage = self.view.log.leader_epochs
         return (
             self.partition,
@@ -103,12 +104,12 @@ class PartitionFetch:
             self.max_bytes,
             self.minimum_one,
             self.request.isolation_level,
-            # Above, records come from the local log.
+            # Records above this offset come from the local log.
             min(self.upper_offset, self.view.local_log_start_offset),
             self.view.leader_epoch,
-            # In another history the offset belongs to another record.
+            # In another lineage, the offset belongs to another record.
             lineage and lineage.entries[-1:],
-            # The quota of another client may have room.
+            # The quota of one client may be used up while that of another client has room.
             self.request.client_id if limits_client else None,
         )
 
@@ -144,8 +145,8 @@ class PartitionFetch:
 
 
 def error_code(error: BaseException) -> FetchError:
-    """Return the code that a client gets for an error. Only a missing offset makes the client go
-    elsewhere."""
+    """Return the code that a client gets for an error. Only a missing offset makes the client
+    choose another offset."""
     if isinstance(error, OutOfRangeError):
         return FetchError.OFFSET_OUT_OF_RANGE
     if isinstance(error, ReaderPoolFullError) or not isinstance(error, (TierlogError, OSError)):
@@ -154,5 +155,6 @@ def error_code(error: BaseException) -> FetchError:
 
 
 def error_text(error: BaseException) -> str:
-    """Return the words for an error; those of an unexpected one name its type."""
+    """Return the text of an error. For an unexpected error, the text begins with the type of the
+    error."""
     return str(error) if isinstance(error, (TierlogError, OSError)) else repr(error)

@@ -2,8 +2,8 @@
 ``RemoteStorageThreadPool``.
 
 A request for the same bytes joins a read that is queued or running. When all waiters of a queued
-read have given up, the read is dropped. A running read is never interrupted. Its late result is
-kept for some time, because a client whose wait has ended requests the same bytes again.
+read have given up, the read is dropped. A running read is never interrupted. The late result of a
+read is kept for some time, because a client whose wait has ended requests the same bytes again.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class _State(Enum):
 
 
 class _Read(Generic[T]):
-    """A read with the ``futures`` of all its waiters. ``result`` is set while it is kept for a
-    later request."""
+    """A read with the ``futures`` of all its waiters. ``result`` is set while the result is kept
+    for a later request."""
 
     __slots__ = (
         "began_ms",
@@ -79,8 +79,8 @@ class RunningRead:
 
 
 class ReadTicket(Generic[T]):
-    """A request for a read, with a ``future`` of its own. ``joined``: another request has started
-    the read.
+    """A request for a read. Each ticket has its own ``future``. ``joined``: another request has
+    started the read.
 
     After `give_up`, no reference to the ticket is kept, even if the read hangs.
     """
@@ -99,11 +99,12 @@ class ReadTicket(Generic[T]):
 
 
 class ReaderPool:
-    """A pool of ``threads`` threads and at most ``max_pending`` reads that wait for one.
+    """A pool of ``threads`` threads. At most ``max_pending`` reads wait for a thread.
 
-    A late result is one for which no request waits any more. The youngest late results, up to
+    A late result is a result for which no request waits any more. The youngest late results, up to
     ``late_result_bytes``, are kept for ``late_result_ms``. A result has the attributes
-    ``size_bytes`` and ``is_worth_keeping``, which is True when a later request can use it.
+    ``size_bytes`` and ``is_worth_keeping``. The second is True when a later request can use the
+    result.
     """
 
     def __init__(
@@ -130,7 +131,8 @@ class ReaderPool:
         self._late: deque[_Read[Any]] = deque()
         self._late_bytes = 0
         self._threads: set[threading.Thread] = set()
-        # Threads without a read, also those that have just been started.
+        # The number of threads that have no read. This includes threads that have just been
+        # started.
         self._idle = 0
         self._runs = 0
         self._closed = False
@@ -176,9 +178,9 @@ class ReaderPool:
             return ticket
 
     def read_ahead(self, key: Hashable, read: Callable[[], object]) -> None:
-        """Have an idle thread call `read` for a request that is expected. Does nothing unless more
-        than half of the threads are idle, and one more than this read needs; or when the read is
-        known."""
+        """Have an idle thread call `read` for a request that is expected. Does nothing if the pool
+        already has this read, or unless more than half of the threads, and at least two threads,
+        are free."""
         with self._lock:
             self._drop_old()
             spare = self._idle + self._count_missing() - len(self._pending)
@@ -214,7 +216,8 @@ class ReaderPool:
             for read in self._pending:
                 for future in read.futures:
                     future.cancel()
-                    # Without this call, `concurrent.futures.wait` would continue to wait.
+                    # This call is needed because `concurrent.futures.wait` would otherwise continue
+                    # to wait.
                     future.set_running_or_notify_cancel()
             self._pending.clear()
             self._late.clear()
@@ -248,7 +251,7 @@ class ReaderPool:
 
     @property
     def late_bytes(self) -> int:
-        """Bytes of late results that are kept."""
+        """The number of bytes of all late results that are kept."""
         return self._late_bytes
 
     def queued(self) -> int:
@@ -277,7 +280,7 @@ class ReaderPool:
         return max(0, self._size - len(self._threads))
 
     def _wake_thread(self) -> None:
-        """Wake an idle thread for the next read, or start a new one."""
+        """Wake an idle thread for the next read, or start a new thread."""
         if self._idle >= len(self._pending) or not self._count_missing():
             self._work.notify()
             return
@@ -289,7 +292,8 @@ class ReaderPool:
         thread.start()
 
     def _run_reads(self) -> None:
-        """Run reads until the thread has to end. The caller does not hold the lock."""
+        """Run one read after the other until this thread has to end. The caller does not hold the
+        lock."""
         while True:
             with self._lock:
                 read = self._wait_for_read()

@@ -1,8 +1,9 @@
 """Limits reads from the tier: one limit for all reads, and limits by topic and by client.
 
-KIP-956 warns that a single client can use up the broker's quota. A request to the store is sent
-only when every limit of its read has room, and then counts for each of these limits. To check and
-to count is one step, so if several requests come at the same moment, only one exceeds a limit.
+KIP-956 warns that a single client can use up the broker's quota. A read may have several limits. A
+request of the read is sent to the store only when all these limits have room, and then counts for
+each of them. A request is checked and counted in one step, so if several requests come at the same
+moment, only one of them exceeds a limit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["FetchPayer", "FetchQuotas"]
 # Clients choose the names, and a sensor takes about 10 KiB.
 MAX_NAMES = 1_000
 _MAX_NAME = 255
-# The number of least recently used names that are searched for an idle one.
+# The number of least recently used names among which an idle name is searched.
 _MAX_SEARCHED = 8
 
 
@@ -34,9 +35,9 @@ class FetchQuotas:
 
     ``config`` has the limit for all reads, the defaults for topics and client ids, and the limits
     of single topics and client ids. All limits may change during reads. At most `MAX_NAMES` topics
-    and as many clients have a sensor of their own. When a sensor is needed, the least recently used
-    idle sensor without debt is removed. While all sensors are in use, new names share one sensor,
-    unless they have a limit of their own.
+    and as many clients have a sensor of their own. When a new sensor is needed, the least recently
+    used idle sensor that owes no bytes is removed. While all sensors are in use, new names share
+    one sensor, unless they have a limit of their own.
     """
 
     def __init__(self, config: QuotaConfig | None = None, clock: Clock | None = None) -> None:
@@ -68,7 +69,7 @@ class FetchQuotas:
         )
 
     def limits_client(self, client_id: str) -> bool:
-        """Whether that client has a limit of its own or by default."""
+        """Whether that client has a limit: its own limit or the default limit."""
         return self._clients.is_limited(client_id)
 
     def try_charge(self, topic: str, client_id: str, size_bytes: int) -> int:
@@ -105,7 +106,8 @@ class FetchQuotas:
         self._topics.set_limit(topic, bytes_per_second)
 
     def set_client_limit(self, client_id: str | None, bytes_per_second: int | None) -> None:
-        """Set the limit of one client id. If it is None, set the default for client ids."""
+        """Set the limit of one client id. If the client id is None, set the default for client
+        ids."""
         self._clients.set_limit(client_id, bytes_per_second)
 
     def _quotas_of(self, topic: str, client_id: str) -> list[QuotaManager]:
@@ -183,7 +185,7 @@ class _Named:
         return self._limits.get(name[:_MAX_NAME], self._default) is not None
 
     def get(self, name: str) -> QuotaManager | None:
-        """Return the quota of that name; None if it has no limit."""
+        """Return the quota of that name; None if the name has no limit."""
         name = name[:_MAX_NAME]
         with self._lock:
             limit = self._limits.get(name, self._default)
@@ -215,7 +217,7 @@ class _Named:
                     self._quotas[one].set_limit(limit)
 
     def _forget_idle_name(self) -> bool:
-        """Forget one idle name; return whether there was one."""
+        """Forget one idle name. Return whether there was an idle name."""
         for name in islice(self._quotas, _MAX_SEARCHED):
             if _is_idle(self._quotas[name]):
                 del self._quotas[name]

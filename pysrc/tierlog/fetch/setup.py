@@ -66,15 +66,15 @@ def open_fetcher(
 
     Positions come from the remote index files in ``tierlog.remote.index.dir``, if there are any, or
     else from an index cache of the fetcher, in ``tierlog.remote.index.cache.dir`` or a temporary
-    folder. ``index_cache`` or ``index_files`` replace these. They belong to the caller, as the
-    storage and the metadata do, and are closed after the fetcher.
+    folder. ``index_cache`` or ``index_files`` replace these. Given indexes, the storage and the
+    metadata belong to the caller. The caller closes them after the fetcher.
 
     If the tier lacks an offset that it should have, a fetch of this offset is answered with
     KAFKA_STORAGE_ERROR. With ``on_gap`` "skip", the answer has the records after the gap. The same
     holds if ``on_gap`` is a function, which is called with the error.
 
     ``report`` receives a line when a fetch is answered with UNKNOWN_SERVER_ERROR or
-    KAFKA_STORAGE_ERROR, at most one a second.
+    KAFKA_STORAGE_ERROR, but at most one line a second.
     """
     settings, clock = config or Config(), clock or SystemClock()
     metrics = metrics or RemoteLogMetrics(clock)
@@ -136,7 +136,7 @@ def _watch(
 def open_index_cache(
     storage: RemoteStorageManager, settings: RemoteIndexConfig, clock: Clock, opened: ExitStack
 ) -> RemoteIndexCache:
-    """Open the index cache of the settings and start its sweeper; `opened` closes it."""
+    """Open the index cache of the settings and start its sweeper. `opened` closes the cache."""
     directory = settings.cache_dir
     if directory is None:
         directory = tempfile.mkdtemp(prefix="tierlog-indexes-")

@@ -1,12 +1,14 @@
 """Finds the aborted transactions that a reader of committed records leaves out.
 
 The transaction index of the segment with an abort marker lists the aborted transaction. That
-segment may come long after the records. So the search begins at the segment that was read and goes
-on through later remote segments with aborted transactions, and then the local ones, until an index
-is complete for the read. The marker may have been in a gap on the way: the search then ends with an
-error, unless the producer snapshot before the gap shows that no transaction was open. Where a later
-leader truncated a segment, the rest of its index is not the log's history: those transactions may
-have ended differently.
+segment may come long after the records. So the search for the transactions begins at the segment
+that was read. The search goes on through later remote segments with aborted transactions, and then
+through the local segments. The search ends when an index shows that no later index can list a
+transaction of the records that were read. If the search meets a gap, the marker may have been in
+the gap. In this case, the search ends with an error, unless the producer snapshot before the gap
+shows that no transaction was open. If a later leader truncated a segment, the index entries after
+the truncation are not part of the log's history, because the transactions may have ended
+differently.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ _Found = tuple[Iterable[AbortedTransaction], bool]
 class TransactionReader:
     """Collects aborted transactions from transaction indexes, remote and local. Blocking.
 
-    Without an ``index_cache`` each remote index is one request to the store.
+    If there is no ``index_cache``, each remote index takes one request to the store.
     """
 
     def __init__(
@@ -66,8 +68,8 @@ class TransactionReader:
     def of_local(
         self, view: FetchView, read: LocalRead, *, at_once: bool = False
     ) -> tuple[AbortedTransaction, ...]:
-        """Return those that may have records in a local read, by first offset. `at_once`:
-        BlockingIOError when indexes have to be read."""
+        """Return the aborted transactions that may have records in a local read, by first offset.
+        With `at_once`, raise BlockingIOError when indexes have to be read."""
         if read.first_offset < 0:
             return ()
         if at_once:
@@ -82,9 +84,10 @@ class TransactionReader:
     def of_remote(
         self, view: FetchView, partition: TopicIdPartition, read: RemoteRead
     ) -> tuple[AbortedTransaction, ...]:
-        """Return those that may have records in a remote read, by first offset.
+        """Return the aborted transactions that may have records in a remote read, by first offset.
 
-        GapError when the tier lacks offsets that may have held the end of one of them.
+        Raises GapError when the tier lacks offsets that may have held the end of such a
+        transaction.
         """
         lineage = view.log.leader_epochs
         if read.first_offset < 0 or read.segment is None or lineage is None:
@@ -101,7 +104,7 @@ class TransactionReader:
     ) -> Iterator[_Found]:
         begin, end = read.first_offset, read.next_offset
         segment, offset = first, begin
-        # From the local log start on the directory has the indexes.
+        # The directory has the transaction indexes from the local log start offset on.
         while True:
             ranges = ranges_in_lineage(segment, lineage)
             if not segment.txn_index_empty:
@@ -147,7 +150,8 @@ class TransactionReader:
         epoch = lineage.epoch_for(last)
         before = None if epoch is None else self._metadata.lookup(partition, epoch, last)
         if before is None or before.end_offset != last:
-            # The segment was truncated there, so the snapshot has later batches, too.
+            # A later leader truncated the segment there, so its snapshot also covers batches after
+            # that offset.
             return False
         states = read_producer_snapshot(self._section(before, IndexKind.PRODUCER_SNAPSHOT))
         firsts = states.current_txn_first_offset
@@ -172,7 +176,8 @@ class TransactionReader:
                 continue
             start = max(start_offset, offset)
             found = self._metadata.next_segment_with_txn_index(partition, epoch, start)
-            # A segment after the end of its epoch was truncated as a whole.
+            # If a segment begins after the end of its leader epoch, the whole segment was
+            # truncated.
             if found is not None and any(
                 last >= start for _, last in ranges_in_lineage(found, lineage)
             ):
@@ -205,8 +210,8 @@ class TransactionReader:
 
 
 def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
-    """Return the transactions of the indexes up to the first complete one. Segments that overlap
-    list some of them twice."""
+    """Return the transactions of the indexes up to the first complete index. If segments overlap,
+    their indexes list some transactions twice."""
     known: dict[tuple[int, int], AbortedTransaction] = {}
     for found, complete in indexes:
         for one in found:
@@ -217,8 +222,8 @@ def _collect(indexes: Iterator[_Found]) -> tuple[AbortedTransaction, ...]:
 
 
 def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iterator[_Found]:
-    """Yield the indexes up to the end of the log: a transaction that began before the last stable
-    offset may have ended after it."""
+    """Yield the indexes up to the end of the log, because a transaction that began before the last
+    stable offset may have ended after this offset."""
     segments = view.log.segments
     if segments and segments[0].base_offset > base:
         raise VanishedError(f"{view.log.name}: begins at {segments[0].base_offset} by now")
@@ -231,7 +236,8 @@ def _of_local_segments(view: FetchView, base: int, begin: int, end: int) -> Iter
 
 
 def _of_local_segment(view: FetchView, segment: SegmentFiles, begin: int, end: int) -> _Found:
-    """Return what the broker's transaction index says; a damaged index is rebuilt from the log."""
+    """Return the aborted transactions in the broker's transaction index. A damaged index is rebuilt
+    from the log."""
     if segment.is_active and view.active_aborted is not None:
         known = view.active_aborted
         return (one for one in known if one.last_offset >= begin and one.first_offset < end), False

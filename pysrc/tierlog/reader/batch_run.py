@@ -1,4 +1,4 @@
-"""Batches that lie back to back in a range of an object, each of them checked.
+"""Checked batches that lie back to back in a range of an object.
 
     run = BatchRun(view, start_position, segment, path, index)     every CRC compared
     row = run.row_reaching(offset)                          the batch that holds it, or the next
@@ -6,8 +6,8 @@
     records = run.bytes_of(row, end)                        a view, nothing is copied
 
 The walk ends at the first batch that is cut off, damaged, or of another segment: ``stop_reason``
-and ``stop_position`` say why and where. With the segment's ``index``, batches are compared with the
-checksums that the copy recorded.
+and ``stop_position`` are the reason and the position of this end. If the segment's ``index`` is
+given, batches are compared with the checksums that the copy recorded.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class SegmentOffsets(Protocol):
 class BatchRun:
     """A scanned range that begins at byte `start_position` of the `.log` object of `segment`.
 
-    Positions are those in the object. Columns are int64 views: ``base_offset``, ``last_offset``,
-    ``base_timestamp_ms``; row numbers are 0 to ``len(run)``. ``is_checked``: CRCs were compared.
+    Positions are byte positions in the object. Columns are int64 views: ``base_offset``,
+    ``last_offset``, ``base_timestamp_ms``; row numbers are 0 to ``len(run)``. ``is_checked``: CRCs
+    were compared.
     """
 
     __slots__ = (
@@ -108,27 +109,29 @@ class BatchRun:
 
     @property
     def stop_reason(self) -> StopReason:
-        """Why the walk ended. Offsets that cannot be right count as out of order."""
+        """Why the walk ended. Batches with impossible offsets count as out of order."""
         if self._incredible:
             return StopReason.OFFSET_ORDER
         return StopReason(self._native.stop_reason)
 
     def position_of(self, row: int) -> int:
-        """Return where batch `row` begins; for the row after the last, where the last one ends."""
+        """Return the position at which batch `row` begins. For the row after the last batch, return
+        the position at which the last batch ends."""
         if row >= self._count:
             return self.stop_position
         return self.start_position + int(self._position[row])
 
     def row_reaching(self, offset: int) -> int:
-        """Return the row of the first batch that ends at `offset` or later; ``len(run)`` when none
-        does."""
+        """Return the row of the first batch that ends at `offset` or later; ``len(run)`` when there
+        is no such batch."""
         return bisect_left(self.last_offset, offset, 0, self._count)
 
     def end_row(
         self, row: int, max_bytes: int, last_offset: int, *, minimum_one: bool = False
     ) -> int:
         """Return the row after the last batch from `row` on that ends within `max_bytes` and at or
-        below `last_offset`; `row` when none does. `minimum_one` allows the first one any size."""
+        below `last_offset`; `row` when there is no such batch. With `minimum_one`, the first batch
+        may have any size."""
         limit = int(self._position[row]) + max_bytes
         if self.stop_position - self.start_position <= limit:
             end = self._count
@@ -177,15 +180,16 @@ class BatchRun:
         )
 
     def claimed_size(self) -> int | None:
-        """Return the size that the batch at the end of the walk claims; None when its header is cut
-        off."""
+        """Return the size that the batch at the end of the walk claims; None when the header of
+        that batch is cut off."""
         return _core.batch_start(self.view[self.stop_position - self.start_position :])[1]
 
     def _count_credible(self, count: int) -> int:
-        """Return how many batches have credible offsets. No checksum covers a base offset.
+        """Return the number of batches before the first batch whose offsets are not credible. No
+        checksum covers a base offset.
 
-        Credible offsets ascend within the segment. When a batch leaps ahead and the next one is too
-        low, the first of the two is wrong.
+        Credible offsets ascend within the segment. If the offsets of a batch leap ahead and those
+        of the next batch are lower again, the first of the two batches is wrong.
         """
         segment = self._segment
         if self.base_offset[0] < segment.start_offset:

@@ -1,9 +1,10 @@
 """Charges the bytes of `.log` objects to quotas when they are requested (KIP-956).
 
-Each read names its payer. A request is charged before it is sent, and it is not sent while the
+Each read names its payer. A request is charged before it is sent. No request is sent while the
 payer's quota is used up. Bytes that were read ahead or kept are not charged again. A read may need
-further requests, for the rest of a large batch or to read damaged bytes again. These are charged
-but always sent. Otherwise a small quota could refuse the rest of a batch for ever.
+further requests, for the rest of a large batch or to read damaged bytes again. Such further
+requests are charged but always sent. Otherwise a small quota could refuse the rest of a batch for
+ever.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ class Payer(Protocol):
 
     @property
     def count(self) -> Callable[[int], object] | None:
-        """Return a function that counts bytes of a request that is sent in any case. None when no
-        bytes are counted."""
+        """Return a function that counts the bytes of a request that is sent even if the quota is
+        used up. Return None when the payer counts no bytes."""
         ...
 
     def charge(self, size_bytes: int) -> bool:
-        """Count a request of the reader. Return False when it must not be sent. This may wait for
-        the quota."""
+        """Count a request of the reader. Return False when the request must not be sent. The call
+        may wait for the quota."""
         ...
 
     def charge_ahead(self, size_bytes: int) -> bool:
-        """Count a request of read-ahead. Return False when it must not be sent. This never waits.
-        With 0 bytes, return whether the quota has room."""
+        """Count a request of read-ahead. Return False when the request must not be sent. The call
+        never waits. With 0 bytes, the call returns whether the quota has room."""
         ...
 
 
@@ -75,7 +76,7 @@ class FetchQuota(Protocol):
         ...
 
     def transfer(self, size_bytes: int) -> AbstractContextManager[Transfer]:
-        """Return a transfer of that size. It waits until it may begin."""
+        """Return a transfer of that size. The transfer waits until it may begin."""
         ...
 
 
@@ -92,8 +93,8 @@ class QuotaPayer:
         return self._quota.is_limited
 
     def charge(self, size_bytes: int) -> bool:
-        """Wait in line until the request may be sent. ClosedError when the quota is closed,
-        QuotaWaitCancelledError when the wait is cancelled."""
+        """Wait in line until the request may be sent. Raises ClosedError when the quota is closed,
+        and QuotaWaitCancelledError when the wait is cancelled."""
         with self._quota.transfer(size_bytes) as transfer:
             transfer.before_piece(size_bytes)
         return True

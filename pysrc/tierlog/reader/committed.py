@@ -1,8 +1,9 @@
-"""Finds where readers of committed records stop, and which records they leave out.
+"""Finds the offset at which readers of committed records stop, and the records that these readers
+leave out.
 
 These readers stop at the last stable offset, which is the first offset of the oldest open
-transaction. Below it they leave out the batches of aborted transactions. A transaction index lists
-the producers and offsets of these batches.
+transaction. Below the last stable offset, the readers leave out the batches of aborted
+transactions. A transaction index lists the producers and offsets of these batches.
 """
 
 from __future__ import annotations
@@ -64,12 +65,12 @@ class StableLog:
     ) -> StableLog:
         """Read the active segment; ``earlier`` as in `ProducerStates`.
 
-        ``report`` receives damage of the active segment. When it returns, the log is stable up to
-        the first transaction that was open before the damage: later records may belong to
+        ``report`` receives damage of the active segment. After damage, the log is stable up to the
+        first transaction that was open before the damage, because later records may belong to
         transactions whose end is unknown.
 
-        The transaction index of a running broker may lag behind its log. So it is rebuilt from the
-        same bytes from which the last stable offset is found.
+        The transaction index of a running broker may lag behind its log. So the transaction index
+        is rebuilt from the same bytes from which the last stable offset is found.
         """
         start = log.log_start_offset or 0
         if not log.segments:
@@ -100,7 +101,7 @@ class StableLog:
 
     @classmethod
     def nothing(cls, partition: TopicIdPartition) -> StableLog:
-        """Return an empty log, for a partition that is only in the tier."""
+        """Return an empty log, which stands for a partition that only the tier has."""
         log = PartitionLog(
             topic=partition.topic,
             partition=partition.partition,
@@ -140,7 +141,7 @@ class StableLog:
 
         Raises VanishedError when files were deleted meanwhile.
         """
-        # A read of a directory starts sooner without these modules.
+        # Imported here, so that a read of a directory alone starts sooner.
         from tierlog.reader.aborted import TransactionReader
         from tierlog.reader.local_batches import LocalRead
 
@@ -160,8 +161,8 @@ def _rebuild_up_to_damage(
     producer_snapshot: bytes | None,
     report: Callable[[LostRecords], object],
 ) -> RebuiltIndexes:
-    """Return the indexes of a segment. If it is damaged, report this, and return the indexes of the
-    batches before the damage."""
+    """Return the indexes of a segment. If the segment is damaged, report the damage, and return the
+    indexes of the batches before the damage."""
     rebuild = partial(
         rebuild_indexes,
         handle,
@@ -194,7 +195,8 @@ class RemoteAborted:
         lineage: LeaderEpochs,
         beyond: StableLog,
     ) -> None:
-        """``beyond`` is the log of the directory, which holds the offsets after the tier."""
+        """``beyond`` is the log of the directory, which holds the offsets that come after those of
+        the tier."""
         self._transactions = transactions
         self._partition = partition
         self._view = beyond.view(lineage)
@@ -217,7 +219,8 @@ class RemoteAborted:
 def committed_rows(
     records: RecordColumns, aborted: Iterable[AbortedTransaction]
 ) -> Iterator[RecordColumns]:
-    """Yield the rows of `records` that belong to no aborted transaction, as slices."""
+    """Yield slices of `records` that together have all rows except those of aborted
+    transactions."""
     if not len(records):
         return
     first, last = int(records.offset[0]), int(records.offset[-1])

@@ -28,7 +28,7 @@ __all__ = [
 class LostRecords:
     """The offsets whose records a reader left out because of `error`, both ends included.
 
-    ``last_offset`` is None when the damage hides it.
+    ``last_offset`` is None when the damage hides the last lost offset.
     """
 
     topic: str
@@ -45,14 +45,14 @@ class LostRecords:
 
 OnCorrupt = Literal["fail", "skip"] | Callable[[LostRecords], object]
 """The action of a reader at damage: raise the error, skip the damage, or call a function and then
-skip it."""
+skip the damage."""
 
 
 _MAX_OFFSET = 2**63 - 1
 
 
 def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
-    """Return the function to call at damage; ConfigError for an unknown word."""
+    """Return the function to call at damage. Raises ConfigError for an unknown action."""
     if callable(on_corrupt):
         return on_corrupt
     if on_corrupt == "fail":
@@ -63,13 +63,13 @@ def damage_handler(on_corrupt: OnCorrupt) -> Callable[[LostRecords], object]:
 
 
 def raise_damage(lost: LostRecords) -> None:
-    """Raise the error: the default of every reader."""
+    """Raise the error. This is the default action of every reader at damage."""
     raise lost.error
 
 
 class NextBatch(NamedTuple):
-    """The first sound batch after a damaged one: its position and its base offset. The third field
-    is the last offset that the damaged batches may hold; None when it is unknown."""
+    """The position and the base offset of the first sound batch after a damaged batch. The third
+    field is the last offset that the damaged batches may hold; None when it is unknown."""
 
     position: int
     offset: int
@@ -79,7 +79,8 @@ class NextBatch(NamedTuple):
 def find_next_batch(
     source: SegmentSource, size_bytes: int, position: int, offset: int, next_base_offset: int | None
 ) -> NextBatch:
-    """Find the first sound batch after the damaged one at `position`, which holds `offset`.
+    """Find the first sound batch after the damaged batch at `position`. The damaged batch holds
+    `offset`.
 
     If there is no sound batch, return the end of the `size_bytes` bytes and `next_base_offset`,
     which is the offset of the batch after these bytes.
@@ -87,9 +88,9 @@ def find_next_batch(
     limit = _MAX_OFFSET if next_base_offset is None else next_base_offset
     table = scan_segment(source, position, verify_crc=False)
     claimed = int(table.last_offset[0]) if len(table) else -1
-    # No checksum covers the base offset, so the header may lie about it.
+    # No checksum covers the base offset, so the base offset in the header may be wrong.
     claimed_offset = claimed if offset <= claimed < limit else None
-    # If the next batch contradicts a batch, the base offset of the first of them is wrong.
+    # If a batch contradicts the batch before it, the base offset of the earlier batch is wrong.
     leaps = len(table) == 2 and table.stop_reason is StopReason.OFFSET_ORDER
     if len(table) > 1 and not leaps and offset <= (base := int(table.base_offset[1])) < limit:
         last = base - 1 if claimed_offset is None else min(claimed_offset, base - 1)
@@ -118,9 +119,9 @@ def decode_past_damage(
     include_control: bool,
     max_decompressed_bytes: int,
 ) -> Iterator[RecordColumns]:
-    """Yield the records of all sound batches of `source`, which is a range of a segment. It has the
+    """Yield the records of all sound batches of `source`. `source` is a range of a segment with the
     offsets from `offset` up to, not including, `next_base_offset`. `report` receives each error
-    with the first and the last offset that are lost by it."""
+    with the first and the last offset that are lost because of the error."""
     position = 0
     while position < source.nbytes:
         error = _find_wrong_offset(source, position, offset, next_base_offset)
@@ -158,9 +159,10 @@ def decode_past_damage(
 def _find_wrong_offset(
     source: memoryview, position: int, offset: int, next_base_offset: int
 ) -> CorruptDataError | None:
-    """Return the error of the first batch with wrong offsets. They are wrong if they are outside of
-    the range. They are also wrong if the next batch has lower offsets and could directly follow the
-    batch before. This is checked because no checksum covers the base offset."""
+    """Return the error of the first batch with wrong offsets. Offsets outside of the range are
+    wrong. The offsets of a batch are also wrong if the next batch has lower offsets and could
+    directly follow the batch before. Offsets are checked because no checksum covers the base
+    offset."""
     table = scan_segment(source, position, verify_crc=False)
     if not len(table):
         return None

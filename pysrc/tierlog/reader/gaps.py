@@ -1,7 +1,7 @@
 """Finds the offsets that a tier lacks, for every reader, listing and audit.
 
-A tier holds the offsets of a log without a gap. A compacted segment, or one that ends with control
-batches, still covers all offsets up to the next segment. Offsets that retention and DeleteRecords
+A tier should hold all offsets of a log. A segment covers all offsets up to the next segment, even
+if the segment was compacted or ends with control batches. Offsets that retention and DeleteRecords
 remove lie below the log start offset, or their segment is recorded as being deleted.
 """
 
@@ -39,11 +39,12 @@ __all__ = [
 
 OnGap = Literal["fail", "skip"] | Callable[[GapError], object]
 """The action of a reader at a gap: raise the error, skip the gap, or call a function and then skip
-it."""
+the gap."""
 
 GapStartOf = Callable[[RemoteLogSegmentMetadata], int | None]
-"""Returns the gap start offset that is stored with a segment. It is called only where offsets seem
-to be missing. `gap_start_in` asks the store."""
+"""Returns the gap start offset that is stored with a segment. The function is called only if
+offsets before the segment seem to be missing. `gap_start_in` makes a function that asks the
+store."""
 
 _MAX_PARTITIONS = 4096
 _HINT = "tierlog verify names what is missing; --on-gap skip (on_gap, onGap) reads past it"
@@ -52,7 +53,7 @@ _HINT = "tierlog verify names what is missing; --on-gap skip (on_gap, onGap) rea
 class Gap(NamedTuple):
     """Offsets `first_offset` to `last_offset`, both included, that no segment holds.
 
-    `following` is the segment after them, None at the end of the tier.
+    `following` is the segment after these offsets; None at the end of the tier.
     """
 
     first_offset: int
@@ -72,9 +73,9 @@ def missing_offsets(
 
     The tier should hold the offsets of `lineage` (None: of any leader epoch) from
     `log_start_offset` up to, not including, `end_offset`. If `log_start_offset` is None, there is
-    no gap before the first segment. If `end_offset` is None, there is no gap after the last one. If
-    a segment has a gap start offset, the offsets from there up to the segment are not missing,
-    because the log had deleted them before they could be copied.
+    no gap before the first segment. If `end_offset` is None, there is no gap after the last
+    segment. If a segment has a gap start offset, the offsets from there up to the segment are not
+    missing, because the log had deleted these offsets before they were copied.
     """
     held = sorted(
         (
@@ -180,7 +181,7 @@ def unknown_end(partition: TopicIdPartition, offset: int) -> GapError:
 
 
 def gap_handler(on_gap: OnGap) -> Callable[[GapError], object]:
-    """Return the function to call at a gap; ConfigError for an unknown word."""
+    """Return the function to call at a gap. Raises ConfigError for an unknown action."""
     if callable(on_gap):
         return on_gap
     if on_gap == "fail":
@@ -191,5 +192,5 @@ def gap_handler(on_gap: OnGap) -> Callable[[GapError], object]:
 
 
 def raise_gap(error: GapError) -> None:
-    """Raise the error: the default of every reader."""
+    """Raise the error. This is the default action of every reader at a gap."""
     raise error

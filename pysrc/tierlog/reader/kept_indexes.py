@@ -24,11 +24,12 @@ _KEPT_BYTES = 8 << 20
 
 
 class KeptIndexes:
-    """A `RemoteIndexCache` without disk and clock. It keeps the entries that were loaded last.
+    """Works like `RemoteIndexCache`, but needs neither a disk nor a clock. The cache keeps the
+    indexes that were loaded last.
 
-    Any thread may use it. It has no lock, because a lock that another thread holds at a fork would
-    never be released in the child process. If two threads need the indexes of the same segment at
-    once, both request them from the store.
+    Any thread may use the cache. The cache has no lock, because a lock that another thread holds at
+    a fork would never be released in the child process. If two threads need the indexes of the same
+    segment at once, both request them from the store.
     """
 
     def __init__(self, storage: RemoteStorageManager) -> None:
@@ -41,8 +42,8 @@ class KeptIndexes:
         return key_of(segment_id) in self._entries
 
     def get(self, segment: RemoteLogSegmentMetadata) -> RemoteIndexEntry:
-        """Return the verified indexes of that segment, and request them if necessary. Raises the
-        same errors as `RemoteIndexCache.get`."""
+        """Return the verified indexes of that segment. Indexes that are not kept are requested.
+        Raises the same errors as `RemoteIndexCache.get`."""
         key = key_of(segment.segment_id)
         entry = self._entries.get(key)
         if entry is None:
@@ -53,7 +54,7 @@ class KeptIndexes:
         return entry
 
     def remove(self, segment_id: RemoteLogSegmentId) -> bool:
-        """Forget the indexes of that segment. Return whether they were kept."""
+        """Forget the indexes of that segment. Return whether there were any."""
         return self._entries.pop(key_of(segment_id), None) is not None
 
     def clear(self) -> None:

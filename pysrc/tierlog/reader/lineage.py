@@ -1,8 +1,8 @@
 """Finds the offsets of a remote segment that belong to the log's history.
 
 A deposed leader may have written and uploaded offsets that the next leader wrote again. The records
-of the deposed leader are then not part of the log. Kafka drops the whole segment; here only these
-offsets are left out.
+of the deposed leader are then not part of the log. Kafka drops the whole segment; tierlog leaves
+out only the offsets of the deposed leader.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["extended", "newest_segment", "ranges_archived", "ranges_in_lineage"]
 
 def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
     """Return ``local``, extended below its first entry by the ``known`` epochs of the same log.
-    From the first entry of ``local`` on, only ``local`` is used, because other entries were
-    truncated.
+    From the first entry of ``local`` on, only ``local`` is used, because the log has truncated any
+    other epoch there.
     """
     if not local.entries:
         return local
@@ -32,8 +32,9 @@ def extended(local: LeaderEpochs, known: LeaderEpochs) -> LeaderEpochs:
 
 
 def newest_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
-    """Return the last segment of the latest leader. Its leader epochs are the history of the log,
-    as far as these segments have it. Raises ValueError if there are no segments."""
+    """Return the last segment of the latest leader. The leader epochs of this segment are the
+    history of the log, as far as the segments show the history. Raises ValueError if there are no
+    segments."""
     return max(segments, key=lambda one: (one.leader_epochs[-1][0], one.end_offset))
 
 
@@ -47,7 +48,7 @@ def ranges_in_lineage(
         known = lineage.offsets_of(epoch, end + 1)
         if known is None:
             continue
-        # If the lineage begins inside the segment, the records before were deleted.
+        # If the lineage begins inside the segment, the earlier records of the segment were deleted.
         first, last = max(start, known[0]), min(end, known[1] - 1)
         if ranges and ranges[-1][1] + 1 == first:
             ranges[-1] = (ranges[-1][0], last)
@@ -61,10 +62,10 @@ def ranges_archived(
 ) -> list[tuple[int, int]]:
     """Return the inclusive offset ranges of `segment` that need no other copy.
 
-    These are `ranges_in_lineage`, and the offsets of the segment before the lineage begins. For if
-    two logs have the same offset in the same leader epoch, they have the same records before it. A
-    broker that deletes records advances the start of its lineage at once, and the log start offset
-    later.
+    The result has `ranges_in_lineage`, and the offsets of the segment before the beginning of the
+    lineage. Offsets before the lineage count because two logs that have the same offset in the same
+    leader epoch also have the same records before this offset. A broker that deletes records
+    advances the start of its lineage at once, and the log start offset later.
     """
     ranges = ranges_in_lineage(segment, lineage)
     if ranges and ranges[0][0] == lineage.entries[0].start_offset:

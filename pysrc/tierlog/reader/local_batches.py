@@ -1,8 +1,9 @@
-"""Reads whole batches from a log directory, strictly read only, by `pread`.
+"""Reads whole batches from a log directory by `pread`, and never writes to the directory.
 
-A read goes on where an earlier one has ended. Elsewhere the offset index of a segment leads to a
-position near the batch. A wrong position, of a damaged index or a log that has changed, costs a
-walk over the headers. Every returned batch was checked.
+If a read begins where an earlier read has ended, its position is known. For other reads, the offset
+index of the segment gives a position near the batch. If that position is wrong, because the index
+is damaged or the log has changed, the reader walks over the batch headers. Every returned batch was
+checked.
 """
 
 from __future__ import annotations
@@ -30,15 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalBatchReader", "LocalRead", "MemoryFullError"]
 
-# Two index entries are up to `log.index.interval.bytes` and two batches apart.
+# The distance between two index entries is at most `log.index.interval.bytes` plus two batches.
 _SLACK_BYTES = 16 << 10
 _MAX_OFFSET = 2**63 - 1
-# The number of ends of reads that are kept: about one for each consumer of a partition.
+# The number of end positions of reads that are remembered: about one for each consumer of a
+# partition.
 _MAX_ENDS = 4096
 
 
 class MemoryFullError(TierlogError):
-    """Records that were read before take up the memory; try again."""
+    """Raised when earlier reads still hold the memory; the caller may try again."""
 
     retriable = True
 
@@ -67,7 +69,7 @@ class _Range(NamedTuple):
 
 
 class _Asked(NamedTuple):
-    """What `LocalBatchReader.read_batches` is asked for."""
+    """The arguments of a call of `LocalBatchReader.read_batches`."""
 
     offset: int
     max_bytes: int
@@ -78,10 +80,10 @@ class _Asked(NamedTuple):
 
 
 class LocalBatchReader:
-    """Reads batches from log directories; keeps the offset indexes that were used last, and where
-    reads have ended. Any thread.
+    """Reads batches from log directories. Keeps the offset indexes that were used last, and the
+    positions at which reads have ended. Any thread.
 
-    With ``memory`` records count until the last view of them is gone.
+    If ``memory`` is given, records are charged to it until the last view of these records is gone.
     """
 
     def __init__(self, max_indexes: int = 512, memory: FetchMemory | None = None) -> None:
@@ -99,21 +101,22 @@ class LocalBatchReader:
         minimum_one: bool,
         at_once: bool = False,
     ) -> LocalRead:
-        """Return the batches from the one that holds `offset` on, or from the next one after a gap.
+        """Return the batches from the batch that holds `offset` on, or from the next batch after a
+        gap.
 
-        They are of one segment, take at most `max_bytes`, and end below `upper_offset`;
-        `minimum_one` brings the first one whatever its size. CorruptDataError for damage,
-        VanishedError when the files were replaced, OSError when they cannot be read.
-        MemoryFullError when the memory is used up; it never waits for memory. `at_once` raises
-        BlockingIOError instead of reading from the disk.
+        The batches belong to one segment, take at most `max_bytes`, and end below `upper_offset`.
+        With `minimum_one`, the first batch may be larger than `max_bytes`. Raises CorruptDataError
+        for damage, VanishedError when the files were replaced, and OSError when the files cannot be
+        read. Raises MemoryFullError when the memory is used up, since a local read never waits for
+        memory. With `at_once`, raises BlockingIOError instead of reading from the disk.
         """
         if offset >= upper_offset:
             return LocalRead()
         segments = view.log.segments
         first = bisect_right(segments, offset, key=lambda one: one.base_offset) - 1
         if first < 0 and segments:
-            # The segments were listed after the local log start was read. Earlier ones are in the
-            # tier by now, and the first batch here is not the next one of the log.
+            # The segments were listed after the local log start was read. Earlier segments are in
+            # the tier by now, so the first batch here is not the next batch of the log.
             begin = segments[0].base_offset
             raise VanishedError(f"{view.log.name}: offset {offset} lies below {begin}, the first")
         for segment in segments[max(first, 0) :]:
@@ -128,7 +131,8 @@ class LocalBatchReader:
     def _read_segment(
         self, log: PartitionLog, segment: SegmentFiles, asked: _Asked
     ) -> LocalRead | None:
-        """Read from one segment; None when no batch of it reaches the offset."""
+        """Read from one segment. Return None when the segment has no batch that ends at the offset
+        or later."""
         try:
             with segment.open() as handle:
                 require_same_topic(log)
@@ -147,8 +151,8 @@ class LocalBatchReader:
     def _find_batch(
         self, segment: SegmentFiles, handle: SegmentHandle, asked: _Asked
     ) -> tuple[BatchRun, int]:
-        """Return a range with the batch that reaches the offset, and its row; the row is past the
-        end when none does."""
+        """Return a range with the first batch that ends at the offset or later, and the row of this
+        batch. The row is past the end when there is no such batch."""
         position = self._position(segment, asked)
         try:
             run, row = _scan_from(segment, handle, position, asked)
@@ -164,7 +168,7 @@ class LocalBatchReader:
         return _scan_from(segment, handle, position_by_headers(handle, asked.offset), asked)
 
     def _position(self, segment: SegmentFiles, asked: _Asked) -> int:
-        """Return the position from which to look for the offset."""
+        """Return the position from which to scan for the offset."""
         if asked.offset <= segment.base_offset:
             return 0
         known = self._ends.find(segment, asked.offset)
@@ -178,7 +182,7 @@ class LocalBatchReader:
 class _Ends:
     """The positions at which reads have ended, by file and next offset. Any thread.
 
-    A position is only a hint: the file may have been truncated.
+    A position is only a hint, because the file may have been truncated.
     """
 
     def __init__(self) -> None:
@@ -220,7 +224,8 @@ def _scan_from(
             wanted_end = min(run.position_of(row) + asked.max_bytes, size_bytes)
             if row == 0 or run.end_position >= wanted_end:
                 return run, row
-            # The range held mostly batches before the offset: read again from that of the offset.
+            # Most batches of the range end before the offset, so read again from the batch of the
+            # offset.
             position, window = run.position_of(row), max_bytes + _SLACK_BYTES
             continue
         at_end = run.end_position >= size_bytes
@@ -242,15 +247,15 @@ def _scan_from(
         claimed = run.claimed_size()
         if claimed is None or not 0 < claimed <= size_bytes - position:
             if segment.is_active and claimed is not None and claimed > 0:
-                # The broker is writing the batch at this moment.
+                # The broker is still writing this batch.
                 return run, row
             raise run.damage()
         window = claimed
 
 
 def _require_same_file(segment: SegmentFiles, handle: SegmentHandle) -> None:
-    """VanishedError when compaction has put another file in the place of a rolled segment, which
-    may hold the offsets of several."""
+    """Raise VanishedError when compaction has replaced the file of a rolled segment. The new file
+    may hold the offsets of several segments."""
     listed, found = segment.identity, handle.identity
     if segment.is_active or listed is None:
         return
@@ -261,7 +266,8 @@ def _require_same_file(segment: SegmentFiles, handle: SegmentHandle) -> None:
 def _scan_range(
     segment: SegmentFiles, handle: SegmentHandle, position: int, size_bytes: int, asked: _Asked
 ) -> BatchRun:
-    """Scan a range. Its batches are checked, unless damage hides the one that is asked for."""
+    """Scan a range. The batches of the range are checked, unless damage hides the requested
+    batch."""
     data = _read_range(handle, position, size_bytes, asked)
     if len(data) < size_bytes and not segment.is_active:
         raise VanishedError(f"{handle.path}: became shorter while it was read")
@@ -274,7 +280,7 @@ def _scan_range(
 
 
 def _read_range(handle: SegmentHandle, position: int, size_bytes: int, asked: _Asked) -> memoryview:
-    """Read a range, which counts for the memory until the last view of it is gone."""
+    """Read a range. The range is charged to the memory until the last view of its bytes is gone."""
     read = handle.read_cached_at if asked.at_once else handle.read_at
     if asked.memory is None or not size_bytes:
         return memoryview(read(position, size_bytes))
@@ -288,8 +294,9 @@ def _read_range(handle: SegmentHandle, position: int, size_bytes: int, asked: _A
 
 
 def _local_read(segment: SegmentFiles, run: BatchRun, row: int, end: int) -> LocalRead:
-    """Return the batches from `row` up to `end`; unchecked ones up to the first damaged one, whose
-    error is raised when it is at `row`."""
+    """Return the batches from `row` up to `end`. If the batches are not checked yet, return only
+    the batches before the first damaged batch. Raise the error of the damaged batch when this batch
+    is at `row`."""
     if end == row:
         position = run.position_of(row)
         return LocalRead(

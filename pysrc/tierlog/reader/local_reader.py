@@ -1,4 +1,5 @@
-"""Reads partitions of a broker's log directories, running or stopped, without touching them."""
+"""Reads partitions from the log directories of a running or stopped broker, and changes nothing
+there."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ class LocalReader:
     """Reads a broker's log directories. Records above the high watermark are read, too, because a
     directory does not show the high watermark of a running broker.
 
-    A reader of committed records first reads the active segment once. It shows the last stable
-    offset, at which the reader stops, and the aborted transactions of the segment.
+    A reader of committed records first reads the active segment once. The active segment shows the
+    last stable offset, at which the reader stops, and its own aborted transactions.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class LocalReader:
         return found
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """See `LogReader`; the active segment is scanned to find its end."""
+        """See `LogReader`. The call scans the active segment to find the end of the log."""
         log = self._find_log(topic, partition)
         start = log.log_start_offset
         if self._committed:
@@ -165,11 +166,11 @@ class LocalReader:
 
     def check_end(self, topic: str, partition: int) -> None:
         """See `LogReader`. Raises CorruptDataError when the log in the directory ends before its
-        high watermark, or before a batch that is in the offset index of the active segment."""
+        high watermark, or before a batch that the offset index of the active segment lists."""
         _check_end(self._find_log(topic, partition))
 
     def topic_id(self, topic: str, partition: int) -> str | None:
-        """Return the id of the topic with that name (or id); None when it is unknown."""
+        """Return the id of the topic with that name (or id); None when the topic is unknown."""
         try:
             log = self._find_log(topic, partition)
         except OutOfRangeError:
@@ -189,7 +190,8 @@ class LocalReader:
         return max(log.log_start_offset or 0, log.segments[0].base_offset)
 
     def recorded_log_start(self, topic: str, partition: int) -> int:
-        """Return the log start offset in the broker's checkpoint; 0 when it has none."""
+        """Return the log start offset in the broker's checkpoint; 0 when the checkpoint does not
+        list the partition."""
         try:
             return self._find_log(topic, partition).recorded_log_start or 0
         except OutOfRangeError:
@@ -203,7 +205,7 @@ class LocalReader:
         return StableLog.of(log, earlier, self._report_damage)
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """See `LogReader`. This scans the batch headers of one segment after another."""
+        """See `LogReader`. The search scans the batch headers of one segment after another."""
         log = self._find_log(topic, partition)
         start = log.log_start_offset or 0
         for segment in log.segments:
@@ -244,8 +246,8 @@ class LocalReader:
         include_control: bool = False,
     ) -> Iterator[RecordColumns]:
         """Yield the records from the batch that holds `offset` to the batch that holds
-        `end_offset`. The records before a damaged batch are yielded before its error is raised. If
-        the reader skips damage, the records after the batch are yielded, too."""
+        `end_offset`. The records before a damaged batch are yielded before the error of that batch
+        is raised. If the reader skips damage, the records after the batch are yielded, too."""
         with segment.open() as handle:
             require_same_topic(log)
             position, known = 0, max(offset, segment.base_offset)
@@ -257,7 +259,7 @@ class LocalReader:
                         position = records.batches.stop_position
                         known = max(known, int(records.batches.last_offset[-1]) + 1)
                         yield records
-                        # Release these records before the next ones are decoded.
+                        # Release these records before the next records are decoded.
                         del records
                     return
                 except CorruptDataError as error:
@@ -277,7 +279,7 @@ class LocalReader:
         size_bytes, next_base = handle.size_bytes, segment.next_base_offset
         last = None if next_base is None else next_base - 1
         after = NextBatch(size_bytes, max(known, next_base or 0), last)
-        # At `start` begins the batch that holds the byte of the error.
+        # The batch that begins at `start` holds the byte of the error.
         start = scan_segment(handle, position, error.position, verify_crc=False).stop_position
         if start < size_bytes:
             after = find_next_batch(handle, size_bytes, start, known, next_base)
@@ -402,8 +404,8 @@ def _check_end(log: PartitionLog) -> None:
 
 
 def _require_high_watermark(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> None:
-    """Raise CorruptDataError if the log ends below the high watermark. Consumers may have read
-    records up to there."""
+    """Raise CorruptDataError if the log ends below the high watermark. Consumers may have read all
+    records below the high watermark."""
     end = int(table.last_offset[-1]) + 1 if len(table) else segment.base_offset
     if segment.is_active and log.high_watermark is not None and end < log.high_watermark:
         raise CorruptDataError(
@@ -427,8 +429,8 @@ def _changed_error(segment: SegmentFiles, position: int) -> CorruptDataError:
 
 
 def _offset_index(log: PartitionLog, segment: SegmentFiles) -> OffsetIndex | None:
-    """Return the offset index. None when it is missing or damaged, or when the batches alone show
-    all damage.
+    """Return the offset index. Return None when the index is missing or damaged, or when the
+    batches alone show all damage.
 
     The index is read before the batches, so that each entry points at a batch in the log.
     """
@@ -452,7 +454,7 @@ def _first_misplaced(
 ) -> Misplaced | None:
     """Return the first batch that contradicts the segment's name, neighbours or offset index.
 
-    ``is_start``: the table begins where the segment does, and not after a damaged batch.
+    ``is_start`` says that the table begins at the start of the segment, not after a damaged batch.
     """
     begin = segment.base_offset if is_start or not len(table) else int(table.base_offset[0])
     return first_misplaced(

@@ -1,7 +1,8 @@
 """The protocol of readers of whole partitions.
 
 These readers yield verified columns. The CRC of each batch is checked before its rows are returned.
-Control records are left out. The first row has the start offset or the next higher offset.
+Control records are left out. The first row has the requested start offset or the next higher
+offset.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from tierlog.columns import RecordColumns
 
 __all__ = ["FETCH_BYTES", "LogReader", "PartitionSummary", "SegmentSummary", "rows_between"]
 
-# A request fetches up to this much of a segment, or one larger batch.
+# A request fetches up to this many bytes of a segment, or one larger batch.
 FETCH_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSummary:
-    """One segment as a listing shows it; ``end_offset`` is inclusive, None when unknown.
+    """One segment in a listing. ``end_offset`` is inclusive; None when unknown.
 
     ``name`` is the path of the ``.log`` or its object key, ``state`` is ``active``, ``rolled`` or
     Kafka's name of a remote segment's state.
@@ -39,9 +40,10 @@ class SegmentSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSummary:
-    """One partition as a listing shows it: offsets [``log_start_offset``, ``log_end_offset``).
+    """One partition in a listing, which has the offsets [``log_start_offset``, ``log_end_offset``).
 
-    None means unknown, since the end of an active segment is known only after it has been read.
+    An offset is None when unknown, since the end of an active segment is known only after the
+    segment has been read.
     """
 
     topic: str
@@ -81,13 +83,13 @@ class LogReader(Protocol):
     def read(
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
-        """Yield the records from `start_offset` (or the first one after it) up to, not including,
-        `end_offset`, a few MiB at a time."""
+        """Yield the records with offsets from `start_offset` up to, not including, `end_offset`, a
+        few MiB at a time."""
         ...
 
     def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the offset of the first record, in offset order, with that timestamp or a later
-        one. Transaction markers count as records here, as in a broker's answer (Kafka's
+        """Return the offset of the first record, in offset order, that has that timestamp or a
+        later timestamp. Transaction markers count as records here, as in a broker's answer (Kafka's
         ListOffsets)."""
         ...
 

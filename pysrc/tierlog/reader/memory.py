@@ -1,13 +1,13 @@
-"""One budget for the bytes that all reads of a process hold. Without one, a fetch of five
-partitions used up the memory of a broker (KAFKA-19763).
+"""One budget for the bytes that all reads of a process hold. A broker without such a budget ran out
+of memory at a fetch of five partitions (KAFKA-19763).
 
     memory = FetchMemory(256 << 20)
     permit = memory.acquire(size_bytes, wait_ms=500)      None when the memory stays full
     records = permit.hold(data)                           a view of the bytes that keeps the permit
 
-A reader acquires a permit before it requests bytes. `Permit.hold` ties the permit to the bytes: its
-share returns to the budget when the last view of the bytes is freed, in a response or in
-read-ahead. So a response need not be closed.
+A reader acquires a permit before it requests bytes. `Permit.hold` ties the permit to the bytes. The
+permit returns to the budget when the last view of the bytes is freed, in a response or in
+read-ahead. So the receiver of a response need not close the response.
 
 Waiting readers are served in the order of arrival, so that a large read does not starve. Read-ahead
 takes at most a share of the budget, never waits, and is dropped first (`on_shortage`). A batch that
@@ -40,7 +40,7 @@ class _Waiter:
         self.condition = threading.Condition()
 
     def wake(self) -> None:
-        """Wake the waiter without waiting for its lock: a finalizer may run anywhere."""
+        """Wake the waiter, but never wait for its lock, because a finalizer may run anywhere."""
         if self.condition.acquire(blocking=False):
             try:
                 self.condition.notify_all()
@@ -51,7 +51,8 @@ class _Waiter:
 class FetchMemory:
     """A budget of `limit_bytes` for all readers together. Any thread.
 
-    Read-ahead may take ``read_ahead_share`` of the budget. `clock` is used for its monotonic time.
+    Read-ahead may take ``read_ahead_share`` of the budget. Only the monotonic time of `clock` is
+    used.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class FetchMemory:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of all permits that are held now."""
+        """The number of bytes of all permits that are held now."""
         return self.budget.used_bytes
 
     @property
@@ -129,14 +130,15 @@ class FetchMemory:
         return waiter.permit
 
     def try_acquire(self, size_bytes: int, *, ahead: bool = False) -> Permit | None:
-        """Return a permit if there is room now and no reader waits, else None. With `ahead` the
-        share for read-ahead must have room, too."""
+        """Return a permit if there is room now and no reader waits, else None. If `ahead` is true,
+        the share for read-ahead must have room, too."""
         if self._closed:
             self._check_open()
         return self.budget.take(size_bytes, ahead)
 
     def on_shortage(self, give_up: Callable[[int], object]) -> None:
-        """Call `give_up` with the number of bytes that a reader needs, before it waits."""
+        """Before a reader waits for memory, call `give_up` with the number of bytes that the reader
+        needs."""
         self._on_shortage.append(give_up)
 
     def remove_on_shortage(self, give_up: Callable[[int], object]) -> None:
@@ -170,7 +172,7 @@ class FetchMemory:
     def _wait(self, waiter: _Waiter, wait_ms: int) -> None:
         deadline_ms = self._clock.monotonic_ms() + wait_ms
         while True:
-            # Repeat this: chunks that were in use may be idle now.
+            # Ask again for chunks to be dropped, because chunks that were in use may be idle now.
             for give_up in tuple(self._on_shortage):
                 give_up(waiter.size_bytes)
             self._admit()
@@ -192,8 +194,9 @@ class FetchMemory:
     def _admit_at_once(self) -> None:
         """Grant permits when one was returned while a reader waits.
 
-        This runs in finalizers, which may interrupt a thread that holds the lock. So it never waits
-        for the lock. Instead, every thread checks for waiters again after it has released the lock.
+        This method runs in finalizers, which may interrupt a thread that holds the lock. So the
+        method never waits for the lock. Instead, every thread checks for waiters again after it has
+        released the lock.
         """
         self._look_again = True
         while self._look_again and self._lock.acquire(blocking=False):

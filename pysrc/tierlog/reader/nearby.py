@@ -1,8 +1,9 @@
-"""Finds archives near a URL that has no archive. Its prefix may be missing or misspelled.
+"""Finds archives near a URL that has no archive. The prefix in the URL may be missing or
+misspelled.
 
-The search is short even in a large bucket. It looks for the marker of an archive in the folders
-above the URL, and in at most `_MAX_FOLDERS` folders below it. If it finds no archive below, it
-looks in at most as many folders beside the URL.
+The search is short even in a large bucket. The search looks for the marker of an archive in the
+folders above the URL, and in at most `_MAX_FOLDERS` folders below the URL. If there is no archive
+below, the search looks in at most as many folders beside the URL.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def no_archive(store: ObjectStore) -> RemoteResourceNotFoundError:
 
 
 def describe_nearby(url: str) -> str:
-    """Return a text about archives and folders near `url`, for an error. Empty if there are
-    none."""
+    """Return a text about archives and folders near `url`, for an error. The text is empty if there
+    are no such archives or folders."""
     nearby = _look_around(url)
     return _text(nearby) if nearby.above or nearby.archives or nearby.folders else ""
 

@@ -56,7 +56,7 @@ class AtOffset(NamedTuple):
 
 
 class FromStart(NamedTuple):
-    """A number of offsets after the first one that is held."""
+    """A number of offsets after the first offset of the log."""
 
     distance: int
 

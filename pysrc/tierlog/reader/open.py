@@ -84,16 +84,16 @@ def open_reader(
     on_corrupt: OnCorrupt = "fail",
 ) -> LogReader:
     """Return a reader of a store URL (``s3://...``, ``file:///...``) or of a broker's log
-    directory. With ``store``, it reads the directory and the store to which the directory is
-    tiered as one log.
+    directory. With ``store``, the reader joins the directory and the store to which it is tiered to
+    one log.
 
-    The store is listed once. It is listed again when the directory has deleted segments that the
-    first listing did not have. Each segment takes one request. With ``topic`` (name or id) and
-    ``partition``, only segments of these are requested and can be read. ``on_problem`` receives
-    objects that are not whole segments. Without it, an object that hides a segment is an error,
-    because otherwise its records would be missing silently. With an ``index_cache`` of that store
-    each index is requested once. Reads of `.log` objects wait while ``fetch_quota`` is exceeded.
-    See `read` for the other parameters.
+    The store is listed once. The store is listed again when the directory has deleted segments that
+    the first listing did not have. Each segment takes one request. With ``topic`` (name or id) and
+    ``partition``, only segments of this topic and partition are requested and can be read.
+    ``on_problem`` receives objects that are not whole segments. If ``on_problem`` is None, an
+    object that hides a segment is an error, because the segment's records would be missing
+    silently. If an ``index_cache`` of that store is given, each index is requested once. Reads of
+    `.log` objects wait while ``fetch_quota`` is exceeded. See `read` for the other parameters.
 
     ``config`` sets the fetch quota (unless ``fetch_quota`` is given), the memory and the threads of
     reads from a store, and the largest decompressed size of one batch. ``on_gap`` decides what
@@ -230,8 +230,8 @@ def _isolation(text: str) -> IsolationLevel:
 def _wanted(
     topic: str | None, partition: int | None, adopted: Mapping[str, str]
 ) -> Callable[[ObjectKey], bool]:
-    """Return a function that returns whether a key belongs to the topic and partition (None:
-    any)."""
+    """Return a function that says whether a key belongs to the topic and partition. None stands for
+    any topic or partition."""
 
     def wanted(key: ObjectKey) -> bool:
         ids = key.topic_id, adopted.get(key.topic_id)
@@ -264,25 +264,27 @@ def read(
         for records in tierlog.read("/var/lib/kafka/data", "orders", 0, store="s3://bucket/kafka"):
             for record in records.records(): ...
 
-    The read begins at `start_offset`. If `timestamp_ms` is given, it begins at the first record
-    with this or a later timestamp. It ends before `end_offset`. It yields a few MiB at a time and
-    skips offsets without a record (compacted, control records).
+    The read begins at `start_offset`. If `timestamp_ms` is given, the read begins at the first
+    record with this or a later timestamp. It ends before `end_offset`. The read yields a few MiB at
+    a time. It skips offsets that have no record for readers, because the record was compacted away
+    or is a control record.
 
     With ``store`` both tiers are read: offsets that the directory has deleted come from the store,
     even if they are deleted during the read. The next chunks of a slow store are fetched ahead.
 
-    With ``read_committed`` the read leaves out the records of aborted transactions and ends before
-    the oldest open transaction. If only a store is read, a transaction whose end is not in the
-    store counts as open.
+    If the isolation level is ``read_committed``, the read leaves out the records of aborted
+    transactions and ends before the oldest open transaction. If only a store is read, a transaction
+    whose end is not in the store counts as open.
 
     Reads of stores that share a `fetch_quota` wait while it is exceeded, and raise ClosedError when
-    it is closed. For a damaged segment of the partition, the read raises CorruptDataError; with
-    `on_problem`, that function receives the segment and the other segments are read. If the store
-    lacks offsets that it should have, the read raises GapError after the records before these; with
-    `on_gap` "skip" it skips the offsets, and a function is called with the error. At damaged
-    records, the read raises CorruptDataError after the records before these; with `on_corrupt`
-    "skip" it continues at the next sound batch, and a function is called with the lost records. For
-    other errors see `LogReader`.
+    it is closed. For a damaged segment of the partition, the read raises CorruptDataError. If
+    `on_problem` is given, it is called with the segment, and the other segments are read. If the
+    store lacks offsets that it should have, the read raises GapError after the records before the
+    gap. If `on_gap` is "skip", the read skips the gap. If `on_gap` is a function, the read calls it
+    with the error and then skips the gap. At damaged records, the read raises CorruptDataError
+    after the records before the damage. If `on_corrupt` is "skip", the read continues at the next
+    sound batch. If `on_corrupt` is a function, the read calls it with the lost records and then
+    continues. For other errors see `LogReader`.
     """
     reader = open_reader(
         source,

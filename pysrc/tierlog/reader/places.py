@@ -1,4 +1,5 @@
-"""Finds the remote segment that holds an offset, and remembers it until the metadata changes.
+"""Finds the remote segment that holds an offset, and remembers the segment until the metadata
+changes.
 
 The lineage has a leader epoch for each offset, and this epoch decides which segment holds the
 offset. Only offsets that were written in epochs of the lineage, and were not truncated later, are
@@ -37,7 +38,8 @@ class SegmentPlaces:
         self._metadata = metadata
         self._gaps = KnownGaps(metadata, gap_start_of)
         self._table = PlaceTable(metadata.changes, metadata.change_count, _MAX_PARTITIONS)
-        # Return the place of an offset if it was found before and the metadata has not changed.
+        # Returns the place of an offset if the place was found before and the metadata has not
+        # changed.
         self.find_known = self._table.find
 
     def find(
@@ -47,9 +49,9 @@ class SegmentPlaces:
         offset: int,
         stay: Place | None = None,
     ) -> Place | None:
-        """Return the place of `offset`; None when no finished segment of the lineage holds it. If
-        several places hold it, return `stay`, the present place of a reader, unless the metadata
-        has changed."""
+        """Return the place of `offset`; Return None when no finished segment of the lineage holds
+        the offset. If several places hold the offset, return `stay`, the present place of a reader,
+        unless the metadata has changed."""
         known = self._table.current(partition, lineage)
         if stay is not None and stay.holds(offset) and stay in known.places:
             return stay
@@ -67,12 +69,12 @@ class SegmentPlaces:
         offset: int,
         stay: Place | None = None,
     ) -> tuple[Place, int] | None:
-        """Return the place of `offset`, or else of the next offset that has one, and that
-        offset."""
+        """Return the place of `offset` and `offset` itself. If `offset` has no place, return those
+        of the next offset that has a place."""
         place = self.find(partition, lineage, offset, stay)
         if place is not None:
             return place, offset
-        # A lineage may begin inside a segment if the records before were deleted.
+        # A lineage may begin inside a segment if the earlier records of the segment were deleted.
         starts = {
             one.start_offset
             for one in self._metadata.list(partition)

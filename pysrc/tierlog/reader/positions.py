@@ -1,12 +1,12 @@
 """Finds the positions of offsets and timestamps with the index that is available.
 
-A position in a remote segment comes from the first of these that is available:
+A position in a remote segment comes from the first available source in this list:
 
-1. the segment's own indexes, if the index cache has them; the offset index is the most exact;
-2. the partition's remote index files, if this node has them; an entry covers about 256 KiB;
-3. the segment's indexes from the store, in one request;
-4. a walk over batch headers, if the indexes are damaged or gone although the segment exists. It
-   begins at byte 0, or at the nearest batch that an earlier walk has found.
+1. the segment's own indexes, if the index cache has them; the offset index is the most exact; 2.
+the partition's remote index files, if this node has them; an entry covers about 256 KiB; 3. the
+segment's indexes from the store, in one request; 4. a walk over batch headers, if the indexes are
+damaged or gone although the segment exists. A walk begins at byte 0, or at the nearest batch that
+an earlier walk has found.
 
 A position in a local segment comes from its offset index, or from a walk over all headers.
 
@@ -65,7 +65,7 @@ __all__ = [
     "range_in",
 ]
 
-# The remote index files of a partition; None where this node has none.
+# Returns the remote index files of a partition; None if this node has no such files.
 IndexFilesOf = Callable[[TopicIdPartition], "RemoteIndexLookups | None"]
 
 # Above every offset.
@@ -76,7 +76,7 @@ NO_LIMIT = 2**63
 SPARSE_BYTES = 64 << 10
 # The number of segments whose entries are remembered, and the number of remembered walks.
 _MAX_SEGMENTS = 256
-# Damaged indexes are tried again after this time, in case they were repaired.
+# After this time, damaged indexes are read again, because they may have been repaired.
 _RETRY_MS = 60_000
 _MAX_LOCAL_INDEX_BYTES = 64 << 20
 # An entry of a local offset index: relative offset, position.
@@ -88,12 +88,12 @@ class Start:
     """Byte position from which to scan for an offset.
 
     The batch that holds the offset begins between `position` and `latest`, and ends at or before
-    `covers`, if an index says so. Otherwise the start and `covers` are ``guessed``.
+    byte `covers`. If no index says so, the start and `covers` are ``guessed``.
 
     The other fields describe the batch at `position` and are compared with the batch that is read
-    there. Either the batch ends with `last_offset`. Or it begins with `highest_offset` and its
-    first record has `first_timestamp_ms`. Or, if there is no timestamp, it begins between
-    `lowest_offset` and `highest_offset`.
+    there. Either the batch ends with `last_offset`. Or the batch begins with `highest_offset` and
+    its first record has `first_timestamp_ms`. Or, if there is no timestamp, the batch begins
+    between `lowest_offset` and `highest_offset`.
     """
 
     position: int
@@ -105,13 +105,13 @@ class Start:
     last_offset: int | None = None
     lowest_offset: int = 0
     guessed: bool = False
-    # Requests to the store that the look-up took.
+    # The number of requests to the store that the look-up made.
     requests: int = 0
 
 
 class _Runs:
-    """The ranges of a segment from the entries of its remoteLogIndex. They were checked to be
-    inside its object.
+    """The ranges of a segment, which come from the entries of the segment's remoteLogIndex. The
+    ranges were checked to be inside the segment's object.
 
     The ranges are copies, so that the index cache can release its file.
     """
@@ -173,7 +173,7 @@ def _starts(
 
 
 class _Walked:
-    """Batch boundaries that reads without indexes have found in a segment."""
+    """Batch boundaries that walks over headers have found in a segment."""
 
     __slots__ = ("last_offsets", "positions", "until_ms")
 
@@ -199,8 +199,8 @@ class _Walked:
 class IndexLookups:
     """Looks up offsets and timestamps in the indexes of remote segments. Any thread.
 
-    It uses the partition's remote index files, if this node has them, then the index cache, then
-    the store.
+    A look-up uses the partition's remote index files, if this node has them, then the index cache,
+    then the store.
     """
 
     def __init__(
@@ -220,9 +220,9 @@ class IndexLookups:
     def find_entry(
         self, segment: RemoteLogSegmentMetadata, offset: int
     ) -> tuple[RemoteLogIndexEntry, int] | None:
-        """Return the entry of the remote index files that holds `offset`, and its position in
-        `segment`. None when there are no files, or the entry belongs to another segment. Raises
-        CorruptDataError or OSError."""
+        """Return the entry of the remote index files that holds `offset`, and the entry's position
+        in `segment`. Return None when this node has no such files, or the entry belongs to another
+        segment. Raises CorruptDataError or OSError."""
         files = self._open_files(segment)
         try:
             entry = None if files is None else files.lookup_offset(offset)
@@ -259,7 +259,7 @@ class IndexLookups:
             start, found = files.lookup_offset(first_offset), files.lookup_timestamp(timestamp_ms)
         except (CorruptDataError, OSError, ClosedError):
             return None
-        # With an entry of this segment on both sides, no entry between them is missing.
+        # If there is an entry of this segment on both sides, no entry in between is missing.
         if found is None or None in [self._position_of(one, segment) for one in (start, found)]:
             return None
         return max(first_offset, found.first_offset)
@@ -270,7 +270,7 @@ class IndexLookups:
     def _position_of(
         self, entry: RemoteLogIndexEntry | None, segment: RemoteLogSegmentMetadata
     ) -> int | None:
-        """Return the position in `segment` at which an entry points. None if the entry belongs to
+        """Return the position in `segment` at which an entry points; None if the entry belongs to
         another segment."""
         if entry is None:
             return None
@@ -306,18 +306,18 @@ class Positions:
         self._clock = clock
         self._lock = threading.Lock()
         self._runs: OrderedDict[RemoteLogSegmentId, _Runs] = OrderedDict()
-        # Return the kept indexes of a segment by their key.
+        # Return the indexes of a segment that are kept under a key.
         self.find_entry = self._indexes.find
-        # Segments whose indexes are not used for the time being.
+        # Segments whose indexes are not used for some time, because they are damaged or gone.
         self.walked: OrderedDict[RemoteLogSegmentId, _Walked] = OrderedDict()
 
     # -- looking up
 
     def find(self, place: Place, offset: int) -> Start | None:
-        """Return where to begin for `offset`. None when, according to the index, all batches end
-        below it.
+        """Return the position from which to scan for `offset`. Return None when, according to the
+        index, all batches end below `offset`.
 
-        Raises RemoteStorageError when the indexes have to be requested and the store fails.
+        Raises RemoteStorageError when the store fails during the request of the indexes.
         """
         segment_id = place.segment.segment_id
         if self.walked and (walked := self._without_index(segment_id)) is not None:
@@ -337,7 +337,8 @@ class Positions:
         return start
 
     def index_of(self, place: Place) -> SegmentIndex | None:
-        """Return the segment's own index if it is in memory and in use, else None."""
+        """Return the segment's own index if the index is in memory and not distrusted, else
+        None."""
         if self.walked and self._without_index(place.segment.segment_id) is not None:
             return None
         entry = self._indexes.find(place.index_key)
@@ -354,8 +355,8 @@ class Positions:
             return None
 
     def fetch_index(self, place: Place) -> SegmentIndex | None:
-        """Request the segment's own index. Return None when it is missing or damaged, or when
-        `find` does not need it. Raises RemoteStorageError when the store fails."""
+        """Request the segment's own index. Return None when the index is missing or damaged, or
+        when `find` does not need the index. Raises RemoteStorageError when the store fails."""
         segment_id = place.segment.segment_id
         if self._files is not None or segment_id in self.walked or segment_id in self._indexes:
             return None
@@ -366,8 +367,8 @@ class Positions:
             return None
 
     def run_before(self, place: Place, offset: int) -> int:
-        """Return where the entry of `offset` begins, according to an index that is in memory or on
-        disk. Return 0 if there is no such index."""
+        """Return the position at which the index entry of `offset` begins, from an index that is in
+        memory or on disk. Return 0 if there is no such index."""
         span = self._span(place, offset)
         return 0 if span is None else span[0]
 
@@ -384,8 +385,8 @@ class Positions:
         return segment_id in self._runs or segment_id in self._indexes
 
     def load(self, place: Place) -> bool:
-        """Load the entries of a segment, with a request if necessary. Return False when they are
-        damaged or gone."""
+        """Load the entries of a segment, with a request if necessary. Return False when the entries
+        are damaged or gone."""
         try:
             self._runs_of(place, self._indexes.get(place.segment))
         except (CorruptDataError, RemoteResourceNotFoundError):
@@ -394,8 +395,9 @@ class Positions:
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
         """Return the end and the last offset of the last entry that ends within `size_bytes` after
-        `position`. If no entry does, return those of the first entry after `position`. None when
-        there is no entry after `position`, or no index is available."""
+        `position`. If there is no such entry, return the end and the last offset of the first entry
+        after `position`. Return None when no entry begins after `position`, or when no index is
+        available."""
         runs = self._known_runs(place)
         if runs is None or not runs.ends:
             return None
@@ -411,8 +413,8 @@ class Positions:
     # -- forgetting, and walking
 
     def forget(self, place: Place) -> None:
-        """Forget the indexes of a segment because they may be wrong. They can be requested from the
-        store again."""
+        """Forget the indexes of a segment because they may be wrong. A later look-up may request
+        the indexes from the store again."""
         segment_id = place.segment.segment_id
         with self._lock:
             self._runs.pop(segment_id, None)
@@ -423,22 +425,22 @@ class Positions:
         self._give_up(place, error)
 
     def note(self, place: Place, last_offset: int, position: int) -> None:
-        """Remember that a batch begins at `position`, and that all batches before it end at
-        `last_offset` or earlier."""
+        """Remember that a batch begins at `position`, and that all earlier batches of the segment
+        end at `last_offset` or earlier."""
         walked = self.walked.get(place.segment.segment_id)
         if walked is not None:
             with self._lock:
                 walked.note(last_offset, position)
 
     def keep_walk(self, place: Place) -> None:
-        """Keep the positions that a walk has found while it waits for its quota."""
+        """Keep the positions that a walk has found while the walk waits for its quota."""
         walked = self.walked.get(place.segment.segment_id)
         if walked is not None:
             walked.until_ms = self._clock.monotonic_ms() + _RETRY_MS
 
     def clear(self) -> None:
-        """Forget all remembered entries and walks. The index cache belongs to the caller and is not
-        changed."""
+        """Forget the remembered index entries and walks of all segments. The index cache belongs to
+        the caller and is not changed."""
         if isinstance(self._indexes, KeptIndexes):
             self._indexes.clear()
         with self._lock:
@@ -460,7 +462,7 @@ class Positions:
                 found=f"{position}, {latest} and {covers}",
             )
         if position == 0:
-            # The offset index has no entry for the first batch, but the remoteLogIndex has one.
+            # The remoteLogIndex has an entry for the first batch, but the offset index does not.
             runs = self._runs_of(place, entry)
             if runs.starts and runs.starts[0] == 0:
                 return self._run_start(runs, 0, latest, covers)
@@ -519,7 +521,7 @@ class Positions:
         return runs
 
     def _known_runs(self, place: Place) -> _Runs | None:
-        """Return the entries of a segment whose indexes are kept, or None."""
+        """Return the entries of a segment if its indexes are kept, else None."""
         segment_id = place.segment.segment_id
         runs = self._runs.get(segment_id)
         if runs is None and segment_id in self._indexes and self.load(place):
@@ -527,7 +529,8 @@ class Positions:
         return runs
 
     def _span(self, place: Place, offset: int) -> tuple[int, int] | None:
-        """Return the first byte of the entry of `offset`, and the byte after the entry."""
+        """Return the range of bytes that the index entry of `offset` covers: the first byte, and
+        the byte after the last."""
         runs = self._known_runs(place)
         if runs is not None:
             row = runs.row_reaching(offset)
@@ -585,13 +588,14 @@ def range_in(entries: RemoteLogIndexEntries, offset: int) -> tuple[int, int, int
 
 def position_in(table: BatchTable, offset: int) -> int:
     """Return the position of the first batch of a scan that ends at `offset` or later. If there is
-    none, return the position at which the scan stopped."""
+    no such batch, return the position at which the scan stopped."""
     row = int(table.last_offset.searchsorted(offset))
     return int(table.position[row]) if row < len(table) else table.stop_position
 
 
 def position_by_headers(handle: SegmentHandle, offset: int) -> int:
-    """Return `position_in` of a walk over all headers, for a segment without a sound index."""
+    """Return the result of `position_in` for a walk over all headers of a segment that has no sound
+    index."""
     return position_in(scan_segment(handle, verify_crc=False), offset)
 
 
@@ -603,7 +607,7 @@ def late_rows(table: BatchTable, timestamp_ms: int, start_offset: int) -> list[i
 
 
 class LocalPositions:
-    """Looks positions up in the offset indexes of local segments. Any thread.
+    """Looks up positions in the offset indexes of local segments. Any thread.
 
     The entries of `max_indexes` files are kept while the files stay the same.
     """
@@ -614,7 +618,7 @@ class LocalPositions:
         self._known: OrderedDict[str, tuple[FileIdentity, bytes]] = OrderedDict()
 
     def find(self, segment: SegmentFiles, offset: int) -> int:
-        """Return the position of a batch at or before `offset`; 0 without a sound index."""
+        """Return the position of a batch at or before `offset`; 0 if there is no sound index."""
         path = segment.offset_index_path
         if path is None:
             return 0
@@ -642,7 +646,7 @@ class LocalPositions:
 
 
 def _sound_entries(path: str, base_offset: int) -> bytes:
-    """Return the entries of an index file; none when it is damaged."""
+    """Return the entries of an index file; no entries when the file is damaged."""
     descriptor = open_regular(path)
     try:
         size_bytes = os.fstat(descriptor).st_size
@@ -658,7 +662,7 @@ def _sound_entries(path: str, base_offset: int) -> bytes:
 
 
 def _find_in_growing_index(path: str, relative_offset: int) -> int:
-    """Return the position in the last entry at or below an offset; 0 if there is none.
+    """Return the position in the last entry at or below an offset; 0 if there is no such entry.
 
     The index of an active segment ends in zeros and grows while it is read. So a binary search
     reads one entry at a time from the file.

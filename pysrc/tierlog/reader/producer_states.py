@@ -1,4 +1,5 @@
-"""Finds the producer state before a segment, in the broker's snapshots or from the log."""
+"""Finds the producer state at the start of a segment, from the broker's snapshots or from the
+log."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ MAX_SNAPSHOT_BYTES = 256 << 20
 
 
 class ProducerStates:
-    """Finds producer states at the base offsets of a partition's segments, and keeps one.
+    """Finds producer states at the base offsets of a partition's segments, and keeps one state.
 
     ``log`` may be replaced by a later listing of the same log. ``earlier`` is called if the
     directory has no snapshot for its first offset, and returns the state before that offset.
@@ -36,9 +37,9 @@ class ProducerStates:
         self._offset, self._snapshot = offset, snapshot
 
     def before(self, segment: SegmentFiles) -> bytes | None:
-        """Return the producer state before the segment. It is the kept one, the broker's snapshot,
-        or rebuilt from the segments before, as a broker does that has no snapshot. None if there
-        are no producers."""
+        """Return the producer state before the segment. This is the kept state, the state in the
+        broker's snapshot, or a state that is rebuilt from earlier segments. A broker that has no
+        snapshot rebuilds its state in the same way. None if there are no producers."""
         if self._offset == segment.base_offset:
             return self._snapshot
         upto = [one for one in self.log.segments if one.base_offset <= segment.base_offset]
@@ -56,7 +57,7 @@ class ProducerStates:
 
 
 def _rebuilt_snapshot(segment: SegmentFiles, snapshot: bytes | None) -> bytes:
-    """Return the state after `segment`, from the state before it."""
+    """Return the producer state at the end of `segment`, computed from the state at its start."""
     with segment.open() as handle:
         try:
             rebuilt = rebuild_indexes(
@@ -68,7 +69,8 @@ def _rebuilt_snapshot(segment: SegmentFiles, snapshot: bytes | None) -> bytes:
 
 
 def _read_snapshot(segment: SegmentFiles) -> bytes | None:
-    """Return the broker's snapshot before the segment; None when it is missing or damaged."""
+    """Return the broker's snapshot at the start of the segment; None when the snapshot is missing
+    or damaged."""
     if segment.start_snapshot_path is None:
         return None
     try:

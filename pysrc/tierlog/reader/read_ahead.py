@@ -1,32 +1,33 @@
 """Fetches the bytes that sequential readers will read next.
 
 A reader is identified by its next offset: a read that begins where an earlier read ended continues
-the `Stream` of that read. So each of several readers of a partition has its own stream, and no
-reader needs an id. A stream is created by the second read.
+the `Stream` of that read. So several readers of a partition have separate streams, and no reader
+needs an id. A stream is created by the second read.
 
-* If the store is on this machine and answers at once, bytes are only fetched when the reader needs
-  them, in ranges of at least `chunk_bytes`.
+* If the store is on this machine and answers at once, bytes are fetched only when the reader needs
+  these bytes, in ranges of at least `chunk_bytes`.
 * From every other store a few threads fetch the next chunks. Chunks follow the entries of the
   remoteLogIndex and continue in the next segment, whose indexes are fetched in advance.
 
-The window is the number of bytes that are fetched ahead. From a server that sends at once, two
-chunks are requested while the reader uses the chunk before, so that neither side waits. For a
-slow store the window is twice the bytes that the reader consumes during one request. If the reader
-still has to wait, the window of its stream becomes four times as large. If there are then more
-chunks than threads, the chunks become larger. The limits are `max_window_bytes` and the read-ahead
-share of the memory. Chunks that are not read are dropped after `idle_ms`, and at once when another
-reader needs the memory.
+The window is the number of bytes that are fetched ahead. If the server sends at once, two chunks
+are requested while the reader uses the chunk before, so that neither the server nor the reader
+waits. For a slow store the window is twice the bytes that the reader consumes during one request.
+If the reader still has to wait, the window of its stream becomes four times as large. If a window
+then has more chunks than there are threads, its chunks become larger. The limits are
+`max_window_bytes` and the read-ahead share of the memory. Chunks that are not read are dropped
+after `idle_ms`, and at once when another reader needs the memory.
 
 Chunks that are requested together arrive together, and after them no chunk arrives for some time.
-So requests are sent evenly: one window in the time that a chunk takes until it is checked. If
-chunks arrive faster, they wait for a processor, and the processor's caches no longer hold them.
+So requests are spread evenly: the requests of one window are sent within the time that it takes to
+fetch and check one chunk. Chunks that arrive faster wait for a processor, and meanwhile leave the
+processor's caches.
 
 A chunk is charged, when it is requested, to the quota of the read that planned it. No chunk is
 planned while that quota is used up. If the quota is used up when a chunk is to be fetched, the
 chunk waits until its reader needs it or the quota has room.
 
-Each chunk is checked on the thread that fetched it. A damaged or failed one is dropped: the reader
-requests it again and gets the error, if it persists.
+Each chunk is checked on the thread that fetched it. A damaged or failed chunk is dropped. The
+reader requests the bytes of the chunk again, and gets the error if the error persists.
 """
 
 from __future__ import annotations
@@ -53,27 +54,27 @@ __all__ = ["Chunk", "ReadAhead", "ReadAheadSettings", "ReadAheadStats", "Stream"
 
 _GROWTH = 4
 # The number of chunks that are requested ahead from a server that sends at once. With one chunk,
-# the processors are idle at times. Three are not faster than two.
+# the processors are idle at times. Three chunks are not faster than two.
 _UNDER_WAY = 2
 # A window is requested within at most this multiple of the store's wait, so that one slow chunk
 # does not delay the chunks after it.
 _MOST_SPREAD = 2
 # The expected time of a chunk is the moving mean of the times of about this many chunks.
 _CHUNKS = 16
-# The pause of a reader that returns within the same millisecond.
+# The assumed pause between two reads of a reader that reads again within the same millisecond.
 _NO_PAUSE_MS = 0.25
 # The largest number of segments whose indexes are fetched in advance.
 _MAX_WARMED = 16
-# Topic id, partition, and the offset at which a reader goes on.
+# Topic id, partition, and the next offset of a reader.
 _Key = tuple[str, int, int]
-# Place, position and time of a first read.
+# The place and the position at which a first read ended, and the time of the read.
 _Begun = tuple[Place, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAheadSettings:
     """Limits of read-ahead. ``threads`` is the number of threads for all streams together. If
-    ``max_window_bytes`` is 0, nothing is read ahead. If readers wait ``slow_ms`` for a store, it
+    ``max_window_bytes`` is 0, nothing is read ahead. A store for which readers wait ``slow_ms``
     counts as slow."""
 
     threads: int = 32
@@ -89,8 +90,9 @@ class ReadAheadSettings:
 class ReadAheadStats:
     """Counts since the start, but ``streams`` and ``threads`` are present numbers.
 
-    ``pieces`` and ``bytes`` count planned chunks. ``stalls`` counts waits of readers for a chunk.
-    ``wasted_bytes`` were fetched and dropped. ``failed`` chunks were damaged or not available.
+    ``pieces`` and ``bytes`` count planned chunks. ``stalls`` counts how often a reader waited for a
+    chunk. ``wasted_bytes`` counts bytes that were fetched and then dropped. ``failed`` chunks were
+    damaged or not available.
     """
 
     pieces: int
@@ -112,14 +114,15 @@ class Work(Enum):
     """The result of an attempt to fetch a chunk."""
 
     DONE = "done"
-    # Another thread fetches the chunk or has fetched it.
+    # Another thread is fetching the chunk or has fetched it.
     TAKEN = "taken"
     # The quota is used up.
     REFUSED = "refused"
 
 
 class Chunk:
-    """Bytes [`position`, `end`) of a place's object: planned, being fetched, here, or failed."""
+    """The bytes [`position`, `end`) of a place's object. They are planned, being fetched, fetched,
+    or failed."""
 
     __slots__ = (
         "_done",
@@ -151,8 +154,8 @@ class Chunk:
         self.payer = payer
         # Whether the quota had no room when a worker tried to fetch the chunk.
         self.is_refused = False
-        # The first offset is known only for the first chunk of a segment. The batches begin at or
-        # above the lowest offset and end with the last offset.
+        # The first offset is known only for the first chunk of a segment. The batches of any other
+        # chunk begin at or above its lowest offset and end with its last offset.
         self.first_offset, self._lowest_offset, self._last_offset = offsets
         self.position, self.end = span
         self.run: BatchRun | None = None
@@ -190,7 +193,7 @@ class Chunk:
         return Work.DONE
 
     def fetch_now(self, payer: Payer) -> Work:
-        """Fetch the chunk for the reader that needs it now; `payer` pays for that reader."""
+        """Fetch the chunk for the reader that needs the chunk now; `payer` pays for that reader."""
         with self._turn:
             if self._permit is None:
                 return Work.TAKEN
@@ -217,8 +220,8 @@ class Chunk:
             self._done.set()
 
     def result(self) -> BatchRun | None:
-        """Wait for the thread that fetches the chunk, and return the batches. None when the fetch
-        failed or the chunk was dropped."""
+        """Wait for the thread that fetches the chunk, and return the batches. Return None when the
+        fetch failed or the chunk was dropped."""
         self._done.wait()
         return self.run
 
@@ -235,8 +238,8 @@ class Chunk:
         return self.end - self.position
 
     def _is_sound(self, run: BatchRun) -> bool:
-        """Whether the offsets match the index. This is checked because no checksum covers a base
-        offset."""
+        """Whether the offsets of the batches match the index. Offsets are checked because no
+        checksum covers a base offset."""
         return (
             run.is_whole
             and run.base_offset[0] >= self._lowest_offset
@@ -248,7 +251,7 @@ class Stream:
     """The state of one sequential reader: its next batch begins at byte `position` of `place`.
 
     `chunks` follow each other from this batch on without a gap, also into later segments. The next
-    chunk begins at (`plan_place`, `plan_position`). For one thread at a time.
+    chunk begins at (`plan_place`, `plan_position`). Only one thread at a time may use a stream.
     """
 
     __slots__ = (
@@ -275,7 +278,7 @@ class Stream:
         self.window_bytes = 0
         self.place: Place | None = place
         self.position = position
-        # Batches left over from the last request.
+        # Batches of the last request that no read has returned yet.
         self.run: BatchRun | None = None
         self.chunks: deque[Chunk] = deque()
         self.plan_place: Place | None = None
@@ -299,7 +302,7 @@ class Stream:
         return self.place is not None and self.position >= self.place.segment.segment_size_bytes
 
     def goes_on(self, place: Place, position: int) -> None:
-        """Set where the next batch begins, and drop the chunks before it."""
+        """Set the position of the next batch, and drop the chunks before this position."""
         self.place, self.position = place, position
         while self.chunks and self.chunks[0].end <= position and self.chunks[0].place.is_of(place):
             self.chunks.popleft()
@@ -314,23 +317,23 @@ class Stream:
         return first_offset is not None and first_offset <= offset
 
     def plan_from(self, place: Place, position: int, offset: int) -> None:
-        """Plan the next chunk right after the returned batches. It begins with `offset` or a later
-        offset."""
+        """Plan the next chunk right after the returned batches. The chunk begins with `offset` or a
+        later offset."""
         self.plan_place, self.plan_position, self.plan_offset = place, position, None
         self.plan_lowest = offset
 
     def planned_bytes(self) -> int:
-        """Return the bytes of all chunks."""
+        """Return the number of bytes of all chunks together."""
         return sum(chunk.end - chunk.position for chunk in self.chunks)
 
 
 class NextPlaces(Protocol):
-    """Answers questions about segments and their indexes for the planning of chunks."""
+    """Gives the facts about segments and their indexes that the planning of chunks needs."""
 
     def following(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, place: Place
     ) -> tuple[Place, int] | None:
-        """Return the place after `place`, and the offset at which it begins."""
+        """Return the place after `place`, and the first offset of that next place."""
         ...
 
     def is_loaded(self, place: Place) -> bool:
@@ -338,21 +341,22 @@ class NextPlaces(Protocol):
         ...
 
     def start_of(self, place: Place, offset: int) -> int | None:
-        """Return the position of the batch that holds `offset`; None when none does."""
+        """Return the position of the batch that holds `offset`; None when no batch holds it."""
         ...
 
     def run_end(self, place: Place, position: int, size_bytes: int) -> tuple[int, int] | None:
         """Return the end and the last offset of the index entries that fit into `size_bytes` after
-        `position`, or else of one entry."""
+        `position`. If not even one entry fits, return those of the first entry."""
         ...
 
     def load(self, place: Place) -> object:
-        """Get the indexes of a segment."""
+        """Request the indexes of a segment, so that they are loaded."""
         ...
 
 
 class ReadAhead:
-    """The streams of one `RemoteBatchReader`, and the threads that fetch for them. Any thread."""
+    """The streams of one `RemoteBatchReader`, and the threads that fetch the chunks of the streams.
+    Any thread."""
 
     def __init__(
         self,
@@ -379,7 +383,7 @@ class ReadAhead:
         self._streams: OrderedDict[_Key, list[Stream]] = OrderedDict()
         self._count = 0
         # The next positions of readers that have read once. When the first table is full, it
-        # replaces the second one.
+        # becomes the second table, and a new first table is begun.
         self._begun: dict[_Key, _Begun] = {}
         self._begun_before: dict[_Key, _Begun] = {}
         self._max_begun = settings.max_streams if settings.max_window_bytes > 0 else 0
@@ -393,8 +397,8 @@ class ReadAhead:
     # -- streams
 
     def take(self, partition: TopicIdPartition, offset: int) -> Stream | None:
-        """Remove and return the stream whose next offset is `offset`. If there are several, take
-        the one with the most chunks. None if there is none."""
+        """Remove and return the stream whose next offset is `offset`. If there are several such
+        streams, take the stream with the most chunks. Return None if there is no such stream."""
         key = (partition.topic_id, partition.partition, offset)
         if self._streams and key in self._streams:
             with self._lock:
@@ -412,7 +416,7 @@ class ReadAhead:
         return None if begun is None else Stream(partition, *begun)
 
     def begin(self, offset: int, place: Place, position: int, now_ms: int) -> None:
-        """Remember a first read. If its reader is sequential, its next read begins at `offset`,
+        """Remember a first read. If the reader is sequential, its next read begins at `offset`,
         which is byte `position` of `place`."""
         if self._closed or not self._max_begun:
             return
@@ -466,9 +470,10 @@ class ReadAhead:
     # -- pieces
 
     def in_place(self, stream: Stream, size_bytes: int) -> int:
-        """Return how many bytes to fetch for a reader that waits for `size_bytes`. For a sequential
-        reader this is more, to serve its next reads. From a quick store it grows with each read,
-        because a random reader may reach the end of its earlier read by chance."""
+        """Return how many bytes to fetch for a reader that waits for `size_bytes`. A sequential
+        reader gets more bytes, which serve its next reads. If the store is not slow, the number
+        grows with each read, because a random reader may begin at the end of its earlier read by
+        chance."""
         if stream.reads < 1 or self.settings.max_window_bytes <= 0:
             return size_bytes
         chunk_bytes = self.settings.chunk_bytes
@@ -478,7 +483,7 @@ class ReadAhead:
 
     @property
     def is_slow(self) -> bool:
-        """Whether the store lets readers wait."""
+        """Whether readers wait for the store."""
         return self.waits.wait_ms >= self.settings.slow_ms
 
     def wait_for(self, stream: Stream, chunk: Chunk, payer: Payer) -> tuple[BatchRun | None, Work]:
@@ -506,8 +511,8 @@ class ReadAhead:
         return run
 
     def extend(self, stream: Stream, lineage: LeaderEpochs, max_bytes: int, payer: Payer) -> None:
-        """Request the next chunks within the window of the stream. From a server that sends at
-        once, request only a few. Request none while the quota of the payer is used up."""
+        """Request the next chunks within the window of the stream. If the server sends at once,
+        request only a few chunks ahead. Request none while the quota of the payer is used up."""
         is_slow = self.is_slow
         if self._closed or stream.plan_place is None:
             return
@@ -549,9 +554,9 @@ class ReadAhead:
         return job
 
     def _is_sent_ahead(self, stream: Stream, max_bytes: int) -> bool:
-        """Whether chunks of a quick server are fetched ahead for this reader. They are as soon as
-        its requests are whole chunks. So they are not for a random reader that reached the end of
-        its earlier read by chance."""
+        """Whether chunks of a quick server are fetched ahead for this reader. Chunks are fetched
+        ahead as soon as the requests of the reader are whole chunks. A random reader that began at
+        the end of its earlier read by chance does not make such requests."""
         return not self._is_local and (
             self.in_place(stream, max_bytes) >= self.settings.chunk_bytes
         )
@@ -568,7 +573,7 @@ class ReadAhead:
 
     def _chunk_bytes(self, window: int, max_bytes: int) -> int:
         """Return the size of the next chunk, which is enough for one or several reads of
-        `max_bytes`. It is larger when the window has more chunks than there are threads."""
+        `max_bytes`. The size is larger when the window has more chunks than there are threads."""
         settings = self.settings
         size = min(max(settings.chunk_bytes, window // settings.threads), settings.max_chunk_bytes)
         if max_bytes >= size:
@@ -596,7 +601,8 @@ class ReadAhead:
         return chunk
 
     def _find_plan_place(self, stream: Stream, lineage: LeaderEpochs) -> Place | None:
-        """Return the place of the next chunk. None while it is unknown or if there is none."""
+        """Return the place of the next chunk. Return None while the place is unknown or if there is
+        no next chunk."""
         place = stream.plan_place
         assert place is not None
         if stream.warmed is not place:
@@ -618,7 +624,8 @@ class ReadAhead:
         return place
 
     def _load_indexes(self, stream: Stream, lineage: LeaderEpochs, place: Place) -> None:
-        """Request the indexes of the segments that the window will reach next."""
+        """Request the indexes of the segments into which the window of the stream will soon
+        extend."""
         ahead_bytes = -place.segment.segment_size_bytes
         for _ in range(_MAX_WARMED):
             if not self._places.is_loaded(place):
@@ -658,7 +665,7 @@ class ReadAhead:
             )
 
     def drop_chunks(self, stream: Stream) -> int:
-        """Drop the chunks of a stream; return how many bytes that frees."""
+        """Drop the chunks of a stream. Return the number of freed bytes."""
         freed = 0 if stream.run is None else stream.run.view.nbytes
         stream.run = None
         while stream.chunks:

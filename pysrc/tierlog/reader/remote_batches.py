@@ -1,20 +1,20 @@
-"""Reads of the tier: one partition, one offset, whole checked batches.
+"""Reads whole checked batches of one partition from the tier, from an offset on.
 
     reader = RemoteBatchReader(storage, metadata, index_cache=cache, memory=FetchMemory(256 << 20))
     found = reader.read_batches(partition, lineage, 4711, 1 << 20, upper_offset, minimum_one=True)
     found.records, found.next_offset
 
-A read needs no request when its bytes were read ahead. It needs one when the segment's indexes are
-in the index cache or in the partition's remote index files, and else two. It returns batches of one
-segment, as Kafka does. If the first batch is larger than `max_bytes`, one more request is needed. A
-damaged batch is requested again, without the indexes and bytes that are kept of its segment.
+A read needs no request when its bytes were read ahead. It needs one request when the segment's
+indexes are in the index cache or the remote index files, and otherwise two. A read returns batches
+of one segment, as Kafka does. If the first batch is larger than `max_bytes`, one more request is
+needed. A damaged batch is requested again, and kept indexes and bytes of its segment are not used.
 
 If the lineage of a segment, or a truncated log, ends inside a batch, the batch is not part of the
 log. Kafka removes the whole batch, and its offsets are a gap. Reads skip gaps, compacted tails and
 empty segments.
 
 Bytes of `.log` objects are charged to the payer of the read when they are requested, read-ahead
-included (`charges`). Using them later costs nothing.
+included (`charges`). A later use of the same bytes is not charged.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ __all__ = ["RemoteBatchReader", "RemoteRead"]
 
 # The first request fetches a first batch of up to this size, whatever the size of the read.
 _WHOLE_BATCH_BYTES = 1 << 20
-# If the first batch is larger, the first request fetches this many bytes of it.
+# The number of bytes that the first request fetches of a larger batch.
 _LEAST_BYTES = 64 << 10
-# A range includes the next batch's base offset, which is compared with that of the last batch.
+# A range includes the base offset of the batch after it, which is compared with the last batch.
 _NEXT_BYTES = 17
-# A walk without indexes requests this much at a time.
+# A walk, which uses no index, requests this many bytes at a time.
 _WALK_BYTES = 1 << 20
-# A smaller answer is copied, so that the larger range from which it comes can be freed.
+# A smaller result is copied, so that the larger range from which it comes can be freed.
 _COPY_BELOW_BYTES = 64 << 10
 _MEMORY_WAIT_MS = 500
 # These kinds of damage are also found when a position is not at the start of a batch.
@@ -90,15 +90,15 @@ _new_tuple = tuple.__new__
 
 
 class RemoteBatchReader:
-    """Reads the segments that `metadata` lists from the objects of `storage`. Blocking, any thread.
+    """Reads segments, which `metadata` lists, from the objects of `storage`. Blocking, any thread.
 
-    ``index_cache`` belongs to the same store; without one the indexes of a few segments are kept.
+    ``index_cache`` belongs to the same store; if None, the indexes of a few segments are kept.
     ``index_files`` returns the remote index files of a partition if this node has some. All buffers
-    are charged to ``memory``, which several readers may share. While it is full, a read waits up to
-    ``memory_wait_ms``. ``read_ahead`` sets how much is fetched in advance, by the threads of
-    ``workers`` (None: threads of this reader). ``alarm`` is called with each error after which the
-    reader could continue; it runs on the reading thread and must not raise. ``on_gap`` decides what
-    happens when the tier lacks offsets.
+    are charged to ``memory``, which several readers may share. While the memory is full, a read
+    waits up to ``memory_wait_ms``. ``read_ahead`` sets how much is fetched in advance, by the
+    threads of ``workers`` (None: threads of this reader). ``alarm`` is called with each error after
+    which the reader could continue; it runs on the reading thread and must not raise. ``on_gap``
+    decides what happens when the tier lacks offsets.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class RemoteBatchReader:
             is_local=storage.is_local,
             workers=workers,
         )
-        # Kept for random reads, which spend much of their time on looking up attributes.
+        # Stored here for random reads, which spend much of their time on looking up attributes.
         self._find_known, self._find_entry = self.places.find_known, self._positions.find_entry
         self._closed = False
 
@@ -161,22 +161,22 @@ class RemoteBatchReader:
         tier_end_offset: int | None = None,
         payer: Payer = UNCHARGED,
     ) -> RemoteRead:
-        """Return the batches from the batch that holds `offset` on, or from the next one after it.
+        """Return the batches from the batch that holds `offset` on, or from the next batch.
 
-        They have at most `max_bytes` and at most the memory's budget, but with `minimum_one` the
-        first batch is returned whatever its size. All end below `upper_offset`. A sequential reader
-        of a slow store may get only half of a large `max_bytes`, up to the end of a chunk that was
-        read ahead. The read is empty when the tier has a segment that covers `offset` but no batch
-        after it. Local segments then continue at `next_offset`.
+        The batches have at most `max_bytes` and at most the memory's budget, but with `minimum_one`
+        the first batch is returned whatever its size. All end below `upper_offset`. A sequential
+        reader of a slow store may get only half of a large `max_bytes`, up to the end of a chunk
+        that was read ahead. The read is empty when the tier has a segment that covers `offset` but
+        no batch after it. Local segments then continue at `next_offset`.
 
-        The log begins at `log_start_offset`, and the tier should hold it up to, not including,
+        The log begins at `log_start_offset`, and the tier should hold the log up to, not including,
         `tier_end_offset`; None means unknown. `payer` pays for the requests of the read and of the
         read-ahead that it starts.
 
         OutOfRangeError when `offset` lies below `log_start_offset`, when no segment holds it or a
         later offset, or when it was deleted meanwhile. RemoteStorageError when the store fails or
-        lacks an object. CorruptDataError for damage that a second request brings as well. GapError
-        when the tier lacks offsets, unless `on_gap` passes over them. MetadataNotReadyError,
+        lacks an object. CorruptDataError for damage that a second request returns as well. GapError
+        when the tier lacks offsets, unless `on_gap` skips these offsets. MetadataNotReadyError,
         ClosedError.
         """
         if offset < (log_start_offset or 0):
@@ -243,7 +243,7 @@ class RemoteBatchReader:
         """Read a few batches of a local object in one native call. None unless the place and the
         index are known and every batch is sound.
 
-        This is tried first, because random reads need hardly any other step.
+        This method is tried first, because random reads need hardly any other step.
         """
         place = self._find_known(partition, lineage, offset)
         if place is None or max_bytes < 0 or self._closed or self._positions.walked:
@@ -273,7 +273,7 @@ class RemoteBatchReader:
         if permit is None or self._closed:
             return None
         end = start + size_bytes
-        # A file needs no window, so the time of this read does not matter.
+        # A file needs no read-ahead window, so the time of this read does not matter.
         self._ahead.begin(next_offset, place, end, 0)
         records, segment = permit.hold(data), place.segment
         return _new_tuple(
@@ -307,7 +307,7 @@ class RemoteBatchReader:
         return read
 
     def _read_segments(self, wanted: Wanted) -> RemoteRead:
-        """Read from the segment that holds the offset, or from the next one that has a batch."""
+        """Read from the segment of the offset, or from the next segment that has a batch."""
         asked = wanted.offset
         looked_again = False
         while True:
@@ -330,8 +330,8 @@ class RemoteBatchReader:
             wanted.go_to(place.last_offset + 1)
 
     def _find_place(self, wanted: Wanted, asked: int) -> Place | None:
-        """Return the place to read next, and move `wanted` to it. None when it is above the wanted
-        offsets, or when no place follows the places that were already read.
+        """Return the place to read next, and move `wanted` to this place. None if the place is
+        above the wanted offsets, or if no place follows those already read.
 
         OutOfRangeError when no segment holds the offset `asked` or a later one.
         """
@@ -399,7 +399,7 @@ class RemoteBatchReader:
     # -- reading from one segment
 
     def _read_place(self, place: Place, wanted: Wanted) -> RemoteRead | None:
-        """Read from one segment; None when it has no batch from the offset on."""
+        """Read from one segment. Return None when the segment has no batch from the offset on."""
         try:
             if wanted.stream is None:
                 read = self._read_indexed(place, wanted)
@@ -412,7 +412,7 @@ class RemoteBatchReader:
             start = self._find_start(place, wanted)
             return None if start is None else self._read_ranges(place, wanted, start)
         except CorruptDataError as error:
-            # The indexes that are kept may be wrong, or the bytes were changed on the way.
+            # The kept indexes may be wrong, or the bytes may have been changed on the way.
             if error.reason != WRONG_POSITION:
                 self._positions.forget(place)
             if wanted.stream is not None:
@@ -547,11 +547,11 @@ class RemoteBatchReader:
                 read = self._read_ranges(place, wanted, walk)
             except CorruptDataError as found:
                 if found.position == error.position or position == 0:
-                    # The batches before lead to the same damage.
+                    # A walk from an earlier position leads to the same damage.
                     raise error from None
                 continue
             except ThrottledError:
-                # The next read goes on with this walk.
+                # The next read continues this walk.
                 self._positions.distrust(place, error)
                 raise
             self._positions.distrust(place, error)
@@ -560,7 +560,7 @@ class RemoteBatchReader:
 
     def _read_ranges(self, place: Place, wanted: Wanted, start: Start) -> RemoteRead | None:
         """Fetch one range after another until a range holds the batch. If the index is sound, the
-        first range does."""
+        first range holds the batch."""
         wanted.requests += start.requests
         size_bytes = place.segment.segment_size_bytes
         position, end = start.position, self._end_first_range(place, wanted, start)
@@ -586,7 +586,7 @@ class RemoteBatchReader:
             position, end = self._find_next_range(run, place, wanted, stride)
             if len(run):
                 self._positions.note(place, run.last_offset[len(run) - 1], run.stop_position)
-                # Each step of a walk is charged separately, because the walk can resume after it.
+                # A walk can resume after each step, so each step is charged separately.
                 wanted.is_begun = wanted.is_begun and not start.guessed
             # Release the views before the next range is fetched.
             del run
@@ -598,7 +598,7 @@ class RemoteBatchReader:
             return self._limit_range(place, start.position, start.position + _WALK_BYTES)
         end = start.covers
         if end - start.latest > _WHOLE_BATCH_BYTES:
-            # The header of the batch comes first and says how much is needed.
+            # The header of a large batch is fetched first, and says how many bytes are needed.
             end = start.latest + _LEAST_BYTES
         size_bytes = wanted.max_bytes
         if wanted.stream is not None:
@@ -631,7 +631,8 @@ class RemoteBatchReader:
     def _charge_and_fetch(
         self, place: Place, wanted: Wanted, position: int, end: int, permit: Permit
     ) -> tuple[memoryview, int]:
-        """Charge a range to the payer and fetch it. Return the bytes and the time they arrived."""
+        """Charge a range to the payer and fetch the range. Return the bytes and the time they
+        arrived."""
         try:
             if wanted.is_begun:
                 if wanted.payer.count is not None:
@@ -693,8 +694,8 @@ class RemoteBatchReader:
     def _find_next_range(
         self, run: BatchRun, place: Place, wanted: Wanted, stride: int
     ) -> tuple[int, int]:
-        """Return the range after one that lacks the batch. CorruptDataError for damage that hides
-        where the next batch begins."""
+        """Return the range after a range that lacks the batch. CorruptDataError for damage that
+        hides where the next batch begins."""
         position = run.stop_position
         cut_off = run.stop_reason in (StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
         if run.is_whole or (cut_off and run.end_position < place.segment.segment_size_bytes):
@@ -780,7 +781,7 @@ class RemoteBatchReader:
 
 
 class _NextPlaces:
-    """Answers the questions of read-ahead about segments and their indexes."""
+    """Gives read-ahead the facts that it needs about segments and their indexes."""
 
     def __init__(self, places: SegmentPlaces, positions: Positions) -> None:
         self.places = places

@@ -24,8 +24,8 @@ class RemoteRead(NamedTuple):
     """The result of a remote read.
 
     ``records``: whole batches as they are stored, back to back. The first batch ends at or after
-    the offset of the read. They are the bytes of ``segment`` from ``start_position`` up to, not
-    including, ``end_position``. ``first_offset`` is the base offset of the first batch, and
+    the offset of the read. These batches are the bytes of ``segment`` from ``start_position`` up
+    to, not including, ``end_position``. ``first_offset`` is the base offset of the first batch, and
     ``next_offset`` is the offset after the last batch.
 
     In an empty read `first_offset` is -1. `next_offset` is then after a gap, or it is the offset of
@@ -65,14 +65,14 @@ class Wanted:
     """The request and the progress of a read.
 
     The read needs the batches of `partition` from `offset` up to `last_offset`, but at most
-    `max_bytes`. With `minimum_one` it needs the first batch whatever its size. `lineage` decides
-    which segments belong to the log. The tier should hold the offsets from `log_start_offset` up
-    to, not including, `tier_end_offset`; None means unknown.
+    `max_bytes`. With `minimum_one`, the read needs the first batch whatever its size. `lineage`
+    decides which segments belong to the log. The tier should hold the offsets from
+    `log_start_offset` up to, not including, `tier_end_offset`; None means unknown.
 
     `offset` advances past gaps and into later segments. ``requests`` is the number of requests to
     the store. ``fetched`` holds bytes that were fetched but not examined yet. ``payer`` pays for
-    the bytes. Once ``is_begun``, it is charged but can no longer refuse. ``stepped_over`` is the
-    damage of a batch that seems to be below `offset`.
+    the bytes. Once ``is_begun`` is set, the payer is still charged but can no longer refuse.
+    ``stepped_over`` is the damage of a batch that seems to be below `offset`.
     """
 
     partition: TopicIdPartition
@@ -92,7 +92,8 @@ class Wanted:
 
     def require_no_gap(self, offset: int) -> None:
         """Raise the damage of a batch before `offset`, because the batch may hold the offset of the
-        read. Its base offset may be wrong, since no checksum covers it."""
+        read. The base offset of the batch may be wrong, since no checksum covers the base
+        offset."""
         if self.stepped_over is not None and offset > self.offset:
             raise self.stepped_over
 

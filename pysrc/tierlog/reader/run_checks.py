@@ -32,7 +32,7 @@ def check_start(run: BatchRun, start: Start, place: Place) -> None:
         if (first, timestamp_ms) == (start.highest_offset, start.first_timestamp_ms):
             return
         if first == start.highest_offset:
-            # There is a batch at that position, but a different one.
+            # There is a batch at that position, but not the batch that the index names.
             reason, hint = "wrong_batch", "the object holds another segment"
         expected = f"a batch of offset {start.highest_offset}, time {start.first_timestamp_ms}"
     raise CorruptDataError(

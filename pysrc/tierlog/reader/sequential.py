@@ -11,8 +11,8 @@ from tierlog.reader.remote_read import Wanted
 
 __all__ = ["Outcome", "Part", "take_parts"]
 
-# A read of this size may end with a chunk if it then has half of `max_bytes`, because both chunks
-# would have to be copied if a second one were added.
+# A read of this size or more may end at the end of a chunk once it has half of `max_bytes`. To add
+# batches of a second chunk, the batches of both chunks would have to be copied.
 _LARGE_BYTES = 256 << 10
 
 
@@ -48,7 +48,7 @@ class Part:
 def take_parts(
     ahead: ReadAhead, stream: Stream, place: Place, wanted: Wanted
 ) -> list[Part] | Outcome:
-    """Return the wanted batches from chunks of `place`; waits for chunks that are being fetched."""
+    """Return the wanted batches from chunks of `place`. Wait for chunks that are being fetched."""
     last_offset = min(place.last_offset, wanted.last_offset)
     parts: list[Part] = []
     offset, left = wanted.offset, wanted.max_bytes

@@ -1,4 +1,5 @@
-"""Tells log directories from stores, and parses topic and partition arguments."""
+"""Decides whether a source is a log directory or a store, and parses topic and partition
+arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ __all__ = [
     "source_of",
 ]
 
-# Spark and Hadoop write some URLs with one slash.
+# Spark and Hadoop write some URLs with one slash after the scheme.
 _URL = re.compile(r"[a-z][a-z0-9+.-]*:/")
 _ONE_SLASH = re.compile(r"file:/(?!/)")
 _MAX_INT32 = 2**31 - 1
@@ -58,8 +59,8 @@ def is_url(text: str) -> bool:
 
 
 def source_of(text: str) -> Source:
-    """Return the source for a path or URL. A URL is a store. A directory with the marker of a
-    store, or one to which Kafka's LocalTieredStorage writes, is a store, too. Raises OSError if the
+    """Return the source for a path or URL. A URL is a store. A directory is a store, too, if it has
+    the marker of a store or if Kafka's LocalTieredStorage writes to it. Raises OSError if the
     source does not exist, and ConfigError for the URL of a broker's log directory."""
     if is_url(text):
         url = _ONE_SLASH.sub("file:///", text)
@@ -95,8 +96,8 @@ def source_of(text: str) -> Source:
 
 
 def _may_be_log_dir(path: str) -> bool:
-    """Return whether to open the path as a log directory. This includes files and unreadable
-    folders, because the errors of a log directory fit these, too."""
+    """Return whether to open the path as a log directory. Files and unreadable folders are opened,
+    too, because the errors of a log directory also describe these cases."""
     try:
         names = os.listdir(path)
     except OSError:
@@ -109,7 +110,7 @@ def _near_path(path: str) -> str:
 
 
 def _near(url: str) -> str:
-    # Most commands need neither the stores' modules nor threads until here.
+    # Imported here, because most commands need neither the stores' modules nor threads.
     from tierlog.reader.nearby import describe_nearby
 
     told = describe_nearby(url)
@@ -117,7 +118,7 @@ def _near(url: str) -> str:
 
 
 def local_path(url: str) -> str | None:
-    """Return the folder of a store of files, None for any other store."""
+    """Return the folder of a store that is a local folder; None for any other store."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -126,14 +127,15 @@ def local_path(url: str) -> str | None:
 
 
 def parse_topic(text: str) -> tuple[str, int | None]:
-    """Parse ``TOPIC`` or ``TOPIC:PARTITION``; ValueError says what is wrong."""
+    """Parse ``TOPIC`` or ``TOPIC:PARTITION``. Raises ValueError, which says what is wrong with the
+    text."""
     if ":" in text:
         return parse_topic_partition(text)
     return check_topic_name(text), None
 
 
 def parse_topic_partition(text: str) -> tuple[str, int]:
-    """Parse ``TOPIC:PARTITION``; ValueError says what is wrong."""
+    """Parse ``TOPIC:PARTITION``. Raises ValueError, which says what is wrong with the text."""
     topic, colon, number = text.rpartition(":")
     if not colon:
         name, dash, digits = text.rpartition("-")

@@ -22,8 +22,8 @@ __all__ = ["StoreListing"]
 class StoreListing:
     """Lists `store` once and describes each segment whose key is `wanted`.
 
-    `on_problem` receives the objects that are not segments. Without it, an object that hides a
-    segment is an error, as in `describe_segments`.
+    `on_problem` receives the objects that are not segments. If `on_problem` is None, an object that
+    hides a segment is an error, as in `describe_segments`.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class StoreListing:
         )
 
     def _has_indexes(self, key: ObjectKey) -> bool:
-        """Whether the `.indexes` object exists now. If a copy has ended after the listing, it has
-        stored this object."""
+        """Whether the `.indexes` object exists now. A copy that ended after the listing has stored
+        this object."""
         try:
             self._store.head(key.stem + INDEXES_SUFFIX)
         except RemoteResourceNotFoundError:

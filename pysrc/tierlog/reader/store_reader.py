@@ -1,7 +1,7 @@
 """Reads partitions from a store.
 
-A metadata manager or the bucket itself lists the segments. `RemoteBatchReader` finds and fetches
-the batches.
+The list of segments comes from a metadata manager or from the bucket itself. `RemoteBatchReader`
+finds and fetches the batches.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreReader"]
 
-# The first request is small, since the caller may want one record. Later requests grow.
+# The first request is small, since the caller may want one record. Later requests are larger.
 _FIRST_BYTES = 256 << 10
 _GROWTH = 4
-# More would not make a single sequential reader faster. The settings may allow less.
+# A larger number would not make a single sequential reader faster. The settings may allow less.
 _MOST_MEMORY_BYTES = 96 << 20
 _MOST_WINDOW_BYTES = 64 << 20
 _MOST_THREADS = 8
@@ -93,13 +93,13 @@ class StoreReader:
         has_unfinished: Callable[[TopicIdPartition, int], bool] | None = None,
         adopted: Mapping[str, str] | None = None,
     ) -> None:
-        """`index_cache` belongs to the same store; without one each call requests its indexes.
-        Requests for `.log` objects are charged to `fetch_quota`, by default to the quota that
-        `config` sets, and wait while it is exceeded. `config` also bounds memory and threads.
-        ``alarm`` is that of `RemoteBatchReader`. ``on_gap`` decides what happens where the store
-        lacks offsets, ``on_corrupt`` what happens at damage. ``has_unfinished`` is that of
-        `StoreListing`. ``adopted`` maps the ids that topics are archived under to the ids that they
-        got later."""
+        """`index_cache` belongs to the same store. If `index_cache` is None, each call requests the
+        indexes that it needs. Requests for `.log` objects are charged to `fetch_quota`, by default
+        to the quota that `config` sets, and wait while it is exceeded. `config` also bounds memory
+        and threads. For ``alarm`` see `RemoteBatchReader`. ``on_gap`` is the action at offsets that
+        the store lacks. ``on_corrupt`` is the action at damage. For ``has_unfinished`` see
+        `StoreListing`. ``adopted`` maps the id under which a topic is archived to the id that the
+        topic got later."""
         self._storage = storage
         self._index_cache = index_cache
         self._metadata = metadata
@@ -162,8 +162,8 @@ class StoreReader:
         return max(first, begin), end
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`: the log goes on when a `.log` object after the newest segment has no
-        `.indexes` object."""
+        """See `LogReader`. The log is known to continue when a `.log` object after the newest
+        segment has no `.indexes` object."""
         wanted = self._require_partition(topic, partition)
         end = max(segment.end_offset for segment in self._finished_segments(wanted)) + 1
         if self._has_unfinished(wanted, end):
@@ -171,7 +171,8 @@ class StoreReader:
 
     def extent(self, topic: str, partition: int) -> tuple[int, int] | None:
         """Return (first offset, offset after the last) of all segments, including offsets that are
-        not part of the log or not committed; None without segments. Takes no request."""
+        not part of the log or not committed. Return None if there are no segments. The call makes
+        no request."""
         known = self._find_partition(topic, partition)
         if known is None:
             return None
@@ -188,9 +189,10 @@ class StoreReader:
         *,
         beyond: StableLog | None = None,
     ) -> Iterator[RecordColumns]:
-        """See `LogReader`. The first records take two round trips to the store, one if the indexes
-        are cached. The first requests are small and the later ones grow to a few MiB; a slow store
-        is read ahead. The fetch quota counts bytes when they are requested, read-ahead included.
+        """See `LogReader`. The first records take two round trips to the store, or one if the
+        indexes are cached. The first requests are small, and later requests grow to a few MiB.
+        Bytes of a slow store are read ahead. The fetch quota counts bytes when they are requested,
+        read-ahead included.
 
         Readers of committed records stop at a transaction whose end is not in the store, unless
         ``beyond``, the directory of the same log, shows how it ended.
@@ -236,7 +238,8 @@ class StoreReader:
     def _check_gap_before(
         self, partition: TopicIdPartition, lineage: LeaderEpochs, offset: int
     ) -> None:
-        """Report a gap that ends right before `offset`, because it may have held the record."""
+        """Report a gap that ends right before `offset`, because the gap may have held the
+        record."""
         for gap in KnownGaps(self._metadata, gap_start_in(self._storage)).of(partition, lineage):
             if gap.last_offset == offset - 1:
                 error = gap_error(partition, gap.first_offset, gap.last_offset)
@@ -252,8 +255,8 @@ class StoreReader:
         return known
 
     def _find_partition(self, topic: str, partition: int) -> TopicIdPartition | None:
-        """Return the partition with that topic name or id; None when it has no segment. Raises
-        OutOfRangeError when several topics had the name."""
+        """Return the partition with that topic name or id; None when the partition has no segment.
+        Raises OutOfRangeError when several topics of the store had the name."""
         named = [
             one
             for one in self._metadata.partitions()
@@ -308,14 +311,16 @@ class StoreReader:
         kind: IndexKind,
         indexes: Indexes,
     ) -> bytes:
-        """Return a section of the segment's indexes. It may be sound even if others are damaged."""
+        """Return a section of the segment's indexes. A section may be sound even if other sections
+        are damaged."""
         try:
             return bytes(indexes.get(segment).section(kind))
         except CorruptDataError:
             return bytes(self._storage.fetch_indexes(segment, [kind])[kind])
 
     def producer_snapshot(self, topic: str, partition: int, offset: int) -> bytes | None:
-        """Return the producer state before `offset`. None unless a segment ends right before it."""
+        """Return the producer state before `offset`. Return None unless a segment ends right before
+        `offset`."""
         known = self._find_partition(topic, partition)
         if known is None:
             return None
@@ -329,7 +334,7 @@ class StoreReader:
 
     def _first_open_offset(self, partition: TopicIdPartition, indexes: Indexes) -> int:
         """Return the first offset of the oldest transaction whose end is not in the store. If all
-        have ended, return the offset after the last record."""
+        transactions have ended, return the offset after the last record."""
         newest = self._newest(partition)
         snapshot = self._section(newest, IndexKind.PRODUCER_SNAPSHOT, indexes)
         states = read_producer_snapshot(snapshot)
@@ -381,7 +386,8 @@ class StoreReader:
                     )
                     for piece in pieces:
                         rows = rows_between(piece, offset, end_offset)
-                        # The caller decides how long it keeps the columns.
+                        # No reference is kept here, because the caller decides how long the columns
+                        # live.
                         del piece
                         yield from committed_rows(rows, left_out)
                         del rows
@@ -391,8 +397,8 @@ class StoreReader:
     def _decode(
         self, read: RemoteRead, offset: int, *, is_checked: bool, include_control: bool
     ) -> Iterator[RecordColumns]:
-        """Yield the records of the batches that were read. ``is_checked``: their checksums were
-        verified before. Damage below `offset` is not reported."""
+        """Yield the records of the batches that were read. ``is_checked`` is true if the checksums
+        of the batches were verified before. Damage below `offset` is not reported."""
         segment = read.segment
         assert segment is not None
 
@@ -460,8 +466,8 @@ class StoreReader:
 
 
 class _SequentialBatches:
-    """Reads batches for one caller, one read after the other, with a `RemoteBatchReader` of its
-    own. If a child process continues the read, it gets another `RemoteBatchReader`.
+    """Reads batches for one caller, one read after the other. Each caller has its own
+    `RemoteBatchReader`. A child process that continues the read gets another `RemoteBatchReader`.
 
     The memory limit covers only bytes that are held here, not batches that the caller keeps.
     """
@@ -504,7 +510,8 @@ class _SequentialBatches:
     ) -> RemoteRead:
         """Return the batches from `offset` on."""
         if self._process_id != os.getpid():
-            # The threads stayed in the parent process, and the locks that they held stay locked.
+            # After a fork, the threads exist only in the parent process, and locks that they held
+            # are never released here.
             self._open()
         self._memory.resize(self._memory_bytes + self._kept_bytes())
         while True:
@@ -519,7 +526,7 @@ class _SequentialBatches:
             )
             if not read.refused:
                 break
-            # The caller keeps more alive than the permits show, or the batch is very large.
+            # The caller keeps more bytes alive than the permits show, or the batch is very large.
             self._memory.resize(self._memory.limit_bytes + max(self._memory_bytes, _FIRST_BYTES))
         records = memoryview(read.records)
         if isinstance(records.obj, Permit):

@@ -7,7 +7,8 @@ from collections import deque
 
 __all__ = ["StoreWaits"]
 
-# Every store sends this many bytes in a millisecond. The rest of a request's time was waiting.
+# The estimate assumes that every store sends this many bytes in a millisecond. The rest of a
+# request's time counts as waiting.
 _BYTES_PER_MS = 1 << 20
 # The number of requests that the estimate follows.
 _REQUESTS = 8
@@ -17,10 +18,11 @@ class StoreWaits:
     """``wait_ms`` is the estimated time before a store begins to send. Any thread.
 
     If only one request is active, the time is measured: the duration of the request minus the time
-    to send its bytes. If several are active, each request gives two bounds. The upper bound is its
-    duration minus the time to send its own bytes. The lower bound is its duration minus the time to
-    send all requested bytes. The estimate changes only when it is outside of the bounds of the
-    quickest of the last requests, because slower requests may have waited for a processor.
+    to send its bytes. If several requests are active, each request gives two bounds for the time.
+    The upper bound is the duration of the request minus the time to send its own bytes. The lower
+    bound is the duration minus the time to send the requested bytes of all active requests. The
+    estimate changes only when it is outside of the bounds of the quickest of the last requests,
+    because slower requests may have waited for a processor.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,8 @@ class StoreWaits:
             return self._under_way_bytes
 
     def end(self, size_bytes: int, shared_bytes: int, duration_ms: int | None) -> None:
-        """Note the end of a request and its duration, None when it failed."""
+        """Note the end of a request and its duration. The duration is None when the request
+        failed."""
         with self._lock:
             shared_bytes = max(shared_bytes, self._under_way_bytes)
             self._under_way_bytes -= size_bytes

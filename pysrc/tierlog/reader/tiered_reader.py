@@ -1,7 +1,8 @@
 """Reads a partition from both tiers: from the store up to the directory's first offset, then from
 the directory.
 
-The directory may delete segments while they are read. Their records are then read from the store.
+The directory may delete segments while they are read. The records of these segments are then read
+from the store.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class _Here(NamedTuple):
 class TieredReader:
     """A `LogReader` over a directory's reader and a store's, of the same cluster.
 
-    Offsets that neither has are a GapError, unless the reader skips gaps. A topic name means the
-    topic of that name in the directory; the store may have other topics with the same name.
+    Offsets that neither reader has are a GapError, unless the reader skips gaps. A topic name means
+    the topic of that name in the directory; the store may have other topics with the same name.
     """
 
     def __init__(
@@ -51,10 +52,10 @@ class TieredReader:
         same_owner: bool = False,
     ) -> None:
         """Both readers have the same isolation level. ``look_again`` opens the store again, to find
-        segments that were copied since then; None when `remote` finds them by itself. ``on_gap``
-        decides what happens when both lack offsets. ``same_owner``: the store is the broker's own
-        tier, and its segments below the log start offset of the directory will be deleted. An
-        archive, in contrast, keeps segments that its broker has deleted."""
+        segments that were copied since then; None when `remote` finds these segments by itself.
+        ``on_gap`` decides what happens when both lack offsets. ``same_owner``: the store is the
+        broker's own tier, and its segments below the log start offset of the directory will be
+        deleted. An archive, in contrast, keeps segments that its broker has deleted."""
         self._same_owner = same_owner
         self._local = local
         self._remote = remote
@@ -63,20 +64,22 @@ class TieredReader:
         self._committed = isolation_level is IsolationLevel.READ_COMMITTED
 
     def partitions(self) -> list[PartitionSummary]:
-        """See `LogReader`; a partition in both is listed once and counts the segments of both."""
+        """See `LogReader`. A partition that is in both tiers is listed once, with the number of
+        segments of both tiers."""
         known = {_identity(one): one for one in self._remote.partitions()}
         derived = {key[:2]: key for key in known if key[2] and is_derived_topic_id(key[2])}
         for one in self._local.partitions():
             key = _identity(one)
             if one.topic_id is None:
-                # It was archived under an id that was made from its name.
+                # The topic was archived under an id that was made from its name.
                 key = derived.get(key[:2], key)
             other = known.get(key)
             known[key] = one if other is None else _join_summaries(other, one)
         return sorted(known.values(), key=lambda one: (one.topic, one.partition))
 
     def segments(self, topic: str, partition: int) -> list[SegmentSummary]:
-        """See `LogReader`. A segment in both tiers is listed twice, first that of the store."""
+        """See `LogReader`. A segment in both tiers is listed twice, first as the store's
+        segment."""
         topic = self._stable_name(topic, partition)
         found: list[SegmentSummary] = []
         if self._remote.extent(topic, partition) is not None:
@@ -112,7 +115,8 @@ class TieredReader:
         self, topic: str, partition: int, start_offset: int, end_offset: int | None = None
     ) -> Iterator[RecordColumns]:
         """See `LogReader`. The store is read ahead; the directory is listed again only where a tier
-        ends. OutOfRangeError after the records in the store when the topic is deleted meanwhile."""
+        ends. If the topic is deleted during the read, OutOfRangeError is raised after the records
+        in the store."""
         name, topic = topic, self._stable_name(topic, partition)
         held = self._remote.extent(topic, partition)
         offset = max(start_offset, self._log_start(topic, partition))
@@ -148,14 +152,16 @@ class TieredReader:
                     offset = int(records.offset[-1]) + 1
                     yield records
             except (FileNotFoundError, VanishedError):
-                # A segment was deleted while it was read: the directory begins later now.
+                # A segment was deleted while it was read, so the directory now begins at a later
+                # offset.
                 if self._local.start_offset(topic, partition) == border:
                     raise
                 continue
             return
 
     def _list_directory(self, topic: str, partition: int, before: _Here | None) -> _Here:
-        """List the directory again. If the last stable offset was known `before`, it is kept."""
+        """List the directory again. If the last stable offset was known `before`, the same last
+        stable offset is kept."""
         start_offset = self._local.start_offset(topic, partition)
         if before is not None and before.start_offset == start_offset:
             return before
@@ -172,7 +178,7 @@ class TieredReader:
         )
 
     def check_end(self, topic: str, partition: int) -> None:
-        """See `LogReader`: the directory knows the end if it has the partition."""
+        """See `LogReader`. If the directory has the partition, the end of the directory decides."""
         topic = self._stable_name(topic, partition)
         if self._local.start_offset(topic, partition) is None:
             self._remote.check_end(topic, partition)
@@ -208,8 +214,8 @@ class TieredReader:
         end_offset: int | None,
         here: _Here,
     ) -> Iterator[RecordColumns]:
-        """Yield the records below the directory's first offset; missing ones are a gap of
-        `name`."""
+        """Yield the records below the directory's first offset. Missing offsets are a gap of the
+        partition `name`."""
         ends = [one for one in (here.start_offset, end_offset) if one is not None]
         end = min(ends, default=None)
         # The end of a transaction may be at any offset below the directory's first offset.

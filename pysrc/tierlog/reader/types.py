@@ -1,6 +1,6 @@
 """Requests and responses of a fetch over many partitions.
 
-Names and numbers are those of Kafka's Fetch request.
+Names and numbers are the same as in Kafka's Fetch request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "PartitionData",
 ]
 
-# The replica id of all clients but brokers.
+# The replica id that every client sends, except a broker.
 CONSUMER = -1
 
 
@@ -41,7 +41,7 @@ class IsolationLevel(IntEnum):
 
 
 class FetchError(IntEnum):
-    """Kafka's error codes that a fetch answers with."""
+    """Kafka's error codes that the answer to a fetch may have."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -72,7 +72,7 @@ class FetchSource(Enum):
 class FetchPartition:
     """One partition of a request. A first batch may be larger than `max_bytes`.
 
-    ``current_leader_epoch`` is the leader epoch that the client knows, -1 without one.
+    ``current_leader_epoch`` is the leader epoch that the client knows; -1 if the client sent none.
     """
 
     partition: TopicIdPartition
@@ -83,11 +83,11 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A fetch; the defaults are those of Kafka's consumer.
+    """A fetch request. Its defaults are the defaults of Kafka's consumer.
 
-    With limits of 0 or less the answer still has one batch, once per request. ``client_id`` selects
-    the quota. ``replica_id`` is the broker's id if the request comes from a follower. The answer
-    waits up to ``max_wait_ms`` for ``min_bytes``.
+    Even if the limits are 0 or less, the answer has one batch, for only one partition of the
+    request. ``client_id`` selects the quota. ``replica_id`` is the broker's id if the request comes
+    from a follower. The request is answered when there are ``min_bytes``, or after ``max_wait_ms``.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -144,10 +144,11 @@ class FetchView:
 
     The log is readable from ``log_start_offset`` on, locally from ``local_log_start_offset`` on;
     ``log.leader_epochs`` is the lineage of the whole log. Consumers read below ``high_watermark``,
-    or below ``last_stable_offset``; followers below ``log_end_offset``. ``tiered``: offsets below
-    the local log start are in the tier. A host that does not lead (``leads``) answers only fetches
-    of consumers; followers, and searches for offsets, need the leader. ``active_aborted``: the
-    transactions that were aborted in the active segment; None when its transaction index has them.
+    or below ``last_stable_offset``; followers below ``log_end_offset``. ``tiered`` says whether
+    offsets below the local log start offset are in the tier. A host that is not the leader
+    (``leads`` is false) answers only fetches of consumers. Followers and searches for offsets need
+    the leader. ``active_aborted`` has the transactions that were aborted in the active segment;
+    None when the segment's transaction index has these transactions.
     """
 
     log: PartitionLog
@@ -166,12 +167,12 @@ class FetchHost(Protocol):
     """The owner of the partitions: a node, or a reader of directories and stores."""
 
     def view(self, partition: TopicIdPartition) -> FetchView | None:
-        """Return the present state of the partition; None for an unknown partition. This must be
-        quick, and any thread may call it.
+        """Return the present state of the partition; None for an unknown partition. The call must
+        return quickly, and any thread may make the call.
 
         A host of a log that another process writes reads the last stable offset and the high
         watermark first, then lists the segments, and reads the log start and the local log start
-        last. Then the listed segments have every abort marker below the last stable offset, and
-        every segment from the local log start on.
+        last. In this order, the listed segments contain every abort marker below the last stable
+        offset, and no segment from the local log start on is missing.
         """
         ...

@@ -32,10 +32,10 @@ class Workers(Protocol):
 
 
 class Threads:
-    """Up to `most` daemon threads, started when there are jobs. A thread that had no job for
-    `idle_ms` calls `when_idle` and ends.
+    """Runs jobs on up to `most` daemon threads, which are started when there are jobs. A thread
+    that had no job for `idle_ms` calls `when_idle` and ends.
 
-    `close` does not wait for the threads, so that a store that never answers cannot block it.
+    `close` does not wait for the threads, so that a store that never answers cannot block the call.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Threads:
         self._clock = clock
         self._when_idle = when_idle
         self._condition = threading.Condition()
-        # Due time, number in the order of arrival, job.
+        # Jobs that wait: the due time, a number in the order of arrival, and the job.
         self._jobs: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._threads = self._idle = 0

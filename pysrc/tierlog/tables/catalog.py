@@ -1,8 +1,8 @@
 """Open the catalog of the segments at the path of a read: log directories, or a store.
 
-A catalog is a snapshot: later calls return what was found when it was opened. Damage becomes a
-`Finding`, and the read leaves out the records that the damage hides. With ``fail_on_corrupt``,
-damage raises an error.
+A catalog is a snapshot, so later calls show the segments that existed when the catalog was opened.
+Damage becomes a `Finding`, and the read leaves out the records that the damage hides. With
+``fail_on_corrupt``, damage raises an error.
 """
 
 from __future__ import annotations

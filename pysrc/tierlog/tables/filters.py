@@ -1,11 +1,11 @@
-"""Find out which rows a query's filters leave to read.
+"""Find out which rows must be read, given a query's filters.
 
-Filters are objects of Spark's planner. The class of a filter is named as in
-``pyspark.sql.datasource``, and a filter has an ``attribute`` (the column's path) and a ``value``. A
+Filters are objects of Spark's planner. The class of a filter has a name from
+``pyspark.sql.datasource``. A filter has an ``attribute`` (the column's path) and a ``value``. A
 filter that is not understood is ignored, because Spark applies every filter again to the rows.
 
-For timestamps there is only a lower bound. Records may be out of order, and no index contains the
-smallest timestamp of a range.
+For timestamps there is only a lower bound. There is no upper bound, because records may be out of
+order, and no index contains the smallest timestamp of a range.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def _narrowed(wanted: Wanted, column: str, kind: str, value: Any) -> Wanted:
 def _values(kind: str, value: Any, of: type[_T]) -> frozenset[_T] | None:
     found = tuple(value) if kind == "In" else (value,)
     kept = frozenset(one for one in found if isinstance(one, of))
-    # A null matches no row. If any other value has an unexpected type, the filter is ignored.
+    # A filter whose value is null matches no row. A filter whose value has an unexpected type is
+    # ignored.
     expected = sum(one is not None for one in found)
     return kept if sum(isinstance(one, of) for one in found) == expected else None
 

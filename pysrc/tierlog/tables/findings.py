@@ -24,8 +24,8 @@ class Findings:
         *,
         may_fail: bool = True,
     ) -> None:
-        """Add a finding for `error`. If damage is to fail the read and `may_fail` is true, raise
-        `error` instead. Equal findings are added only once."""
+        """Add a finding for `error`. Raise `error` instead if `may_fail` is true and the read was
+        opened with ``fail_on_corrupt``. Equal findings are added only once."""
         if self._fail_on_corrupt and may_fail:
             raise error
         finding = Finding(

@@ -45,9 +45,9 @@ _HARMLESS_ENDS = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 class LogDirCatalog:
     """The log directories of a broker, running or not.
 
-    A broker stores its high watermark only every few seconds, so records above it are read, too.
-    With ``settled``, records above the high watermark are not read, because a new leader may
-    replace them.
+    A broker stores its high watermark only every few seconds, so records above the stored high
+    watermark are read, too. With ``settled``, records above the high watermark are not read,
+    because a new leader may replace them.
     """
 
     def __init__(
@@ -92,9 +92,10 @@ class LogDirCatalog:
         return list(self._findings.found)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """See `Catalog`. The call reads the end of the active segment. For committed records it
-        reads the whole active segment; if this segment is damaged, no record of the log can be
-        read. With ``settled`` and no high watermark, only the rolled segments count."""
+        """See `Catalog`. The call reads the end of the active segment. For a read of committed
+        records, the call reads the whole active segment. If this segment is damaged, no record of
+        the log can be read. With ``settled``, if the high watermark is unknown, the bounds cover
+        only the rolled segments."""
         start, end = self._bounds(partition)
         log = self._logs[partition]
         if self._settled and log.segments:
@@ -136,7 +137,7 @@ class LogDirCatalog:
         return stable.last_stable_offset
 
     def check_end(self, partition: Partition) -> None:
-        """See `Catalog`. The method checks nothing, because a log in a directory ends with its last
+        """See `Catalog`. There is nothing to check, because a log in a directory ends with its last
         file."""
 
     def offset_for_timestamp(self, partition: Partition, timestamp_ms: int) -> int | None:
@@ -300,7 +301,7 @@ def _known_start(log: PartitionLog) -> int:
 def _check_whole(active: SegmentFiles, end: int) -> None:
     """Raise CorruptDataError when a scan from the start of the active segment stops before offset
     `end`. A batch with a wrong length stops the scan, although an index may lead to the batches
-    behind it."""
+    after that batch."""
     with active.open() as handle:
         table = scan_segment(handle, verify_crc=False)
     if end > (int(table.last_offset[-1]) + 1 if len(table) else active.base_offset):

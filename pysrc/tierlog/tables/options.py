@@ -26,8 +26,8 @@ of this list is used, as in Spark: a timestamp, timestamps by partition, offsets
 ``maxTriggerDelay`` (a time such as ``90s``; 15m by default). The case of option names is ignored.
 An unknown name is an error.
 
-``pushDownPredicate`` is false by default. Spark keeps the plan of a data frame's last query with a
-condition, and then uses this plan for other queries of the same data frame, too.
+``pushDownPredicate`` is false by default. When a query of a data frame has a condition, Spark keeps
+its plan, and also uses this plan for later queries of the same data frame.
 
 This module does not depend on Spark.
 """
@@ -60,8 +60,8 @@ __all__ = [
 ]
 
 BATCH_LIMIT = "tierlog.batch.max.decompressed.bytes"
-# Settings for reading a store, which are options of the same name. Each of these settings applies
-# to one Spark worker.
+# Settings for reads of a store. The option for a setting has the same name. A setting such as a
+# quota applies to each Spark worker separately.
 _SETTINGS = (
     BATCH_LIMIT,
     "tierlog.fetch.memory.bytes",
@@ -80,7 +80,7 @@ _DEFAULT_TASK_BYTES = 256 << 20
 _DEFAULT_TRIGGER_DELAY_MS = 15 * 60_000
 # Units of times in Spark's options. A number without a unit is in milliseconds.
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-# Topics that a pattern excludes, as in Kafka's consumers.
+# Topics that ``subscribePattern`` never selects, as in Kafka's consumers.
 _INTERNAL_TOPICS = frozenset(
     ("__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata")
 )
@@ -124,14 +124,14 @@ class View(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicChoice:
-    """Selects the partitions to read; by default all partitions."""
+    """The partitions to read. By default, these are all partitions."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: frozenset[TopicPartition] = frozenset()
 
     def wants(self, topic: str, topic_id: str | None, partition: int) -> bool:
-        """Return whether the partition is selected, by the name of its topic or by its id."""
+        """Return whether the partition is selected, by the name or the id of its topic."""
         if self.assigned:
             return any((name, partition) in self.assigned for name in (topic, topic_id))
         if self.pattern is not None:
@@ -393,8 +393,8 @@ def _triggers(options: _Options) -> TriggerSize:
 
 
 def _bound(options: _Options, side: str, default: int, refused: tuple[int, ...]) -> Bound:
-    """Return the start (`side` is ``starting``) or the end (``ending``) of a read. Offsets in
-    `refused` would read nothing, so they are errors."""
+    """Return the start (`side` is ``starting``) or the end (``ending``) of a read. A bound with an
+    offset in `refused` would read nothing, so such an offset is an error."""
     time = options.text(f"{side}Timestamp")
     if time is not None:
         time_ms = _time_ms(time.strip())

@@ -47,8 +47,8 @@ __all__ = [
 
 # Limit on the number of ranges in a task.
 _MAX_RANGES = 4096
-# A range is cut only if it is larger than a task by this factor, because two halves cost more than
-# one task that is a little too long.
+# A range is cut only if it is larger than a task by this factor, because two half tasks take longer
+# together than one task that is a little too large.
 _SPLIT_FACTOR = 1.5
 _PARALLEL_READS = 8
 _Item = TypeVar("_Item")
@@ -88,7 +88,8 @@ class ReadRange:
 
     ``size_bytes`` is the approximate size of these offsets in the log. ``aborted`` lists the
     aborted transactions that may have records at these offsets; these records are left out.
-    ``has_all`` says that the log was never compacted, so a rolled segment has all its offsets.
+    ``has_all`` is true if the log was never compacted, so that a rolled segment has all of its
+    offsets.
     """
 
     partition: Partition
@@ -100,7 +101,7 @@ class ReadRange:
     has_all: bool = False
 
     def leaving_out(self, aborted: tuple[AbortedTransaction, ...]) -> ReadRange:
-        """Return the range without the records of these transactions."""
+        """Return the range, with these aborted transactions to leave out."""
         return replace(self, aborted=aborted)
 
 
@@ -153,12 +154,12 @@ class Catalog(Protocol):
         ...
 
     def marks(self, ranges: Sequence[ReadRange]) -> Iterable[Sequence[Mark]]:
-        """Return for each range the marks at which it may be cut, ascending. The marks are empty
-        when they are unknown."""
+        """Return, for each range, the marks at which the range may be cut, ascending. A range has
+        no marks when its marks are unknown."""
         ...
 
     def findings(self) -> list[Finding]:
-        """Return the findings so far."""
+        """Return the findings that the calls have made so far."""
         ...
 
 
@@ -171,8 +172,8 @@ def chosen_partitions(
     """Return the selected partitions. Raises OutOfRangeError when a topic is missing or exists
     twice.
 
-    Partitions in ``gone`` existed earlier and may be missing now. With None, any partition may be
-    missing.
+    Partitions in ``gone`` existed earlier and may be missing now. If ``gone`` is None, any
+    partition may be missing.
     """
     chosen = [one for one in found if options.topics.wants(*one)]
     if gone is not None:
@@ -201,7 +202,7 @@ def _check_one_topic_each(path: str, chosen: Iterable[Partition]) -> None:
     for one in chosen:
         ids.setdefault(one.topic, set()).add(one.topic_id)
     for topic, found in ids.items():
-        # A partition without a topic id may belong to the same topic.
+        # If the topic id of a partition is unknown, the partition may belong to the same topic.
         known = sorted(one for one in found if one is not None)
         if len(known) > 1:
             named = ", ".join(known)
@@ -225,7 +226,7 @@ def partition_offsets(options: SourceOptions, catalog: Catalog) -> list[Partitio
 
 
 def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
-    """Refuse offsets for a partition that is not read, because they must be a mistake."""
+    """Refuse offsets for a partition that is not read, because such offsets must be a mistake."""
     for topic, partition in bound.by_partition:
         if not any(one.partition == partition and topic in one[:2] for one in chosen):
             raise ConfigError(
@@ -236,7 +237,7 @@ def _check_known(bound: Bound, chosen: Sequence[Partition]) -> None:
 def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> PartitionOffsets:
     """Return the offsets to read of one partition.
 
-    If offsets are missing, OutOfRangeError is raised with ``failOnDataLoss``; without it, the
+    If offsets are missing, OutOfRangeError is raised if ``failOnDataLoss`` is set. Otherwise the
     available part is returned.
     """
     held = catalog.bounds(partition)
@@ -253,7 +254,7 @@ def resolve(options: SourceOptions, catalog: Catalog, partition: Partition) -> P
     if options.end.is_time or options.end.of(*partition) == LATEST:
         catalog.check_end(partition)
     if options.end.is_time:
-        # Offsets at or above the last stable offset are not readable yet.
+        # A reader of committed records cannot read offsets at or above the last stable offset yet.
         end = min(end, held[1])
     if options.start.is_time:
         start = min(start, held[1])
@@ -335,7 +336,7 @@ def _pieces(
     marks: Callable[[Sequence[ReadRange]], Iterable[Sequence[Mark]]],
     task_bytes: int,
 ) -> Iterator[ReadRange]:
-    """Yield the ranges. A range that is much larger than a task is cut."""
+    """Yield the ranges, but cut each range that is much larger than a task."""
     large = [one for one in ranges if one.size_bytes > _SPLIT_FACTOR * task_bytes]
     cut = {
         id(one): split(one, found, task_bytes)
@@ -356,7 +357,7 @@ def split(one: ReadRange, marks: Sequence[Mark], part_bytes: int) -> list[ReadRa
     count = max(1, round((end - first) / part_bytes))
     cuts: list[Mark] = [Mark(one.start_offset, first)]
     for mark in inside:
-        # Without a cut here, the part would become much larger.
+        # If there were no cut here, the part would become much larger.
         if mark.position >= first + len(cuts) * (end - first) // count:
             cuts.append(mark)
     cuts.append(Mark(one.end_offset, max(end, cuts[-1].position)))

@@ -85,8 +85,8 @@ def _fits(batches: BatchTable) -> bool:
 
 
 class _Rows(NamedTuple):
-    """Records of one partition. ``fields`` holds the columns in `_FIELDS`, and may be None if the
-    schema has none of these columns."""
+    """Records of one partition. ``fields`` holds the columns in `_FIELDS`. It may be None if the
+    schema has no such column."""
 
     partition: Partition
     length: int

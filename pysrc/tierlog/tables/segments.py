@@ -59,8 +59,8 @@ def read_range(
 
     Records older than `min_timestamp_ms` may be left out. With ``fail_on_corrupt``, damage raises
     CorruptDataError. If `rows_of` is not None, records may be yielded as `TableRows`, without
-    headers; `rows_of` says which of "key" and "value" they have. Raises OSError or
-    RemoteStorageError when the bytes cannot be read.
+    headers; `rows_of` names the columns that these rows have: "key", "value" or both. Raises
+    OSError or RemoteStorageError when the bytes cannot be read.
     """
     segment = _open_segment(
         one, storage, None if one.aborted else rows_of, config or Config(), fail_on_corrupt
@@ -172,7 +172,7 @@ class _LocalSegment:
             (table.max_timestamp_ms >= min_timestamp_ms) & (table.last_offset >= start)
         )
         if table.stop_reason is not StopReason.END:
-            # The batches after the stop are unknown.
+            # The timestamps of batches after the position at which the scan stopped are unknown.
             known_end = int(table.last_offset[-1]) + 1 if len(table) else start
             return (int(table.base_offset[late[0]]) if len(late) else known_end), end
         if not len(late):
@@ -198,7 +198,7 @@ class _LocalSegment:
                     offset, position = rows.next_offset, rows.stop_position
                     is_usual = not rows.is_last
                     if _is_too_low(handle, position, offset):
-                        # Either the batch at this position or the batch before it is wrong.
+                        # Either the batch at this position or the batch before has wrong offsets.
                         is_usual, offset, position = False, before, start
                     elif position > start:
                         yield rows, offset
@@ -249,10 +249,10 @@ class _LocalSegment:
         return None if after.position >= size_bytes else Mark(after.offset, after.position)
 
     def _first(self, handle: SegmentHandle, place: Mark) -> tuple[int, RecordColumns | None]:
-        """Return the position where the read starts. The position of `place` is used if it is
-        known. If it is unknown, the position in the offset index is used, and the batches that
-        prove this position are returned, too. If the index is wrong, the headers are searched for
-        the position."""
+        """Return the position where the read starts. If the position of `place` is known, the read
+        starts there. Otherwise the read starts at the position from the offset index, and the
+        batches that prove this position are returned, too. If the index is wrong, the headers are
+        searched for the position."""
         base = self._files.base_offset
         if place.position >= 0:
             return place.position, None
@@ -295,7 +295,7 @@ class _LocalSegment:
         return None
 
     def _learn(self, records: RecordColumns, read_bytes: int) -> None:
-        """Read fewer bytes at a time if a part of the window filled the memory budget."""
+        """Read fewer bytes at a time if decoding a part of the window filled the memory budget."""
         if records.batches.stop_reason is StopReason.MEMORY_BUDGET:
             self._window_bytes = min(2 * read_bytes, _WINDOW_BYTES)
         else:
@@ -339,8 +339,9 @@ class _LocalSegment:
     def _leaping(
         self, handle: SegmentHandle, records: RecordColumns, offset: int
     ) -> CorruptDataError | None:
-        """Return an error if the last batch leaps ahead and the batch after it could follow the
-        batch before it. In this case, the offset of the last batch must be wrong."""
+        """Return an error if the offsets of the last batch leap ahead, and the next batch could
+        directly follow the batch before the last. In this case, the offset of the last batch must
+        be wrong."""
         batches = records.batches
         if not len(batches):
             return None
@@ -413,7 +414,7 @@ class _LocalSegment:
 
 
 def _base_offset_at(handle: SegmentHandle, position: int) -> int | None:
-    """Return the base offset of the batch at `position`; None at the end."""
+    """Return the base offset of the batch at `position`; None at the end of the log."""
     return _core.batch_start(handle.read_at(position, 8))[0]
 
 

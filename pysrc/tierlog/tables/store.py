@@ -66,7 +66,7 @@ class StoreCatalog:
         self._read_committed = options.read_committed
         self._settled = settled
         self._findings = Findings(options.fail_on_corrupt)
-        # The other views show missing offsets instead of failing.
+        # Other views than records and batches show missing offsets and do not fail.
         self._fail_on_gap = options.fail_on_gap and options.view in (View.RECORDS, View.BATCHES)
         self._gaps = KnownGaps(listing.metadata, gap_start_in(storage))
         self._lineages: dict[Partition, LeaderEpochs] = {}
@@ -75,8 +75,8 @@ class StoreCatalog:
     def open(cls, url: str, options: SourceOptions, *, settled: bool = False) -> StoreCatalog:
         """List the store and read the description of each segment of the selected topics.
 
-        A stream sets ``settled``. A later trigger of the stream reads the segments that are still
-        being copied.
+        A stream sets ``settled``. Segments that are still being copied are then left to a later
+        trigger of the stream.
         """
         store = open_store(url)
         problems: list[Problem] = []

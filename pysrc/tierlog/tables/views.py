@@ -19,7 +19,7 @@ __all__ = ["batch_rows", "finding_row", "segment_row", "table_rows"]
 
 _WINDOW_BYTES = 1 << 20
 _REMOTE_WINDOW_BYTES = 8 << 20
-# Stop reasons that can occur because only a part of a segment was scanned.
+# Stop reasons that are no damage here, because only a part of a segment was scanned.
 _CUT = (StopReason.END, StopReason.TORN_TAIL, StopReason.ZERO_TAIL)
 
 
@@ -30,7 +30,7 @@ def table_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> pa.Re
 
 
 def finding_row(one: Finding) -> dict[str, object]:
-    """Return a row of the quarantine view. Topic and partition are null when they are unknown."""
+    """Return a row of the quarantine view. Topic and partition are null in the row when unknown."""
     known = bool(one.partition.topic)
     names = ("reason", "position", "expected", "found")
     return {

@@ -1,4 +1,4 @@
-"""Makes Arrow tables of rows. The fields of a dataclass determine the columns.
+"""Converts rows to Arrow tables. The fields of a dataclass determine the columns.
 
 Needs pyarrow (the extra ``arrow``).
 """
@@ -20,8 +20,8 @@ _INT32 = frozenset({"broker_id", "epoch", "leader_epoch", "partition"})
 
 
 def row_schema(row_type: type, **given: pa.DataType) -> pa.Schema:
-    """Return the schema for rows of the dataclass `row_type`. `given` has types that replace those
-    of some columns."""
+    """Return the schema for rows of the dataclass `row_type`. `given` maps column names to types
+    that replace the types from the dataclass."""
     hints = get_type_hints(row_type)
     names = [one.name for one in fields(row_type)]
     return pa.schema({name: given.get(name) or _kind(name, hints[name]) for name in names})

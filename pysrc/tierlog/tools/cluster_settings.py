@@ -1,8 +1,8 @@
 """Describes and changes dynamic settings of topics and brokers, and checks throttles (KIP-73).
 
-A broker accepts any text as the value of one of its settings, and fails later. So this module first
-checks that the cluster knows each name, that rates are numbers, and that lists of throttled
-replicas are valid.
+A broker accepts any text as the value of some settings, and fails later when it uses the value. So
+this module first checks that the cluster knows each name, that rates are numbers, and that lists of
+throttled replicas are valid.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def describe_settings(
     admin: ClusterAdmin, resources: Iterable[Resource], *, all_settings: bool = False
 ) -> list[SettingRow]:
     """Return the settings that were set on the resources. With ``all_settings``, return every
-    setting with the value in force."""
+    setting with its present value, also settings that have their default."""
     found = admin.settings(resources, dynamic_only=not all_settings)
     return [
         SettingRow(resource=str(resource), name=name, value=value)
@@ -93,7 +93,7 @@ def _known_names(admin: ClusterAdmin, resource: Resource) -> set[str]:
     """Return the names of settings that a resource may have.
 
     The default of all brokers lists only settings that are set, so the names are read from a
-    broker. A broker does not list the rates of KIP-73 while they are not set, so the rates are
+    broker. A broker lists the throttle rates of KIP-73 only while they are set, so these names are
     added.
     """
     if resource.kind is ResourceKind.TOPIC:

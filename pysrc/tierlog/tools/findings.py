@@ -1,4 +1,4 @@
-"""The findings of checks, the action for each finding, and the amount of checked data."""
+"""Findings of checks, each with an action for the operator, and the amount of checked data."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Severity(StrEnum):
 
 
 class Place(NamedTuple):
-    """The partition and the offsets of a finding. Both offsets are inclusive. A field is None if it
-    does not apply or is unknown."""
+    """The partition and the offsets of a finding. Both offsets are inclusive. A field is None if
+    the field does not apply or its value is unknown."""
 
     topic: str | None = None
     partition: int | None = None
@@ -45,11 +45,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One result of a check. ``path`` is a file or the key of an object; ``position`` is a byte in
-    it.
+    """One result of a check. ``path`` is a file or the key of an object; ``position`` is a byte
+    position in this file or object.
 
     ``what`` is a short word to search for (``bad_crc``, ``orphan`` ...). ``action`` says what the
-    operator should do. The other fields have the partition and the offsets, as far as known.
+    operator should do. The other fields have the partition and the offsets of the finding, as far
+    as these are known.
     """
 
     severity: Severity
@@ -223,7 +224,7 @@ def report_text(report: Report, *, with_notes: bool) -> Iterator[str]:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return the count with its noun: ``1 batch``, ``2,000 batches``."""
+    """Return a count followed by the noun, for example ``1 batch``, ``2,000 batches``."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

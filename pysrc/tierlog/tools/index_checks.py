@@ -1,8 +1,8 @@
 """Checks the index files of a segment against its batches. (formats sections 7.1 to 7.4)
 
-Versions of the broker differ in how many index entries they write. So the checks do not compare an
-index with a rebuilt index. The checks require that the entries ascend and are right about the log.
-All functions are pure."""
+The number of index entries that a broker writes depends on the broker's version. So the checks do
+not compare an index with a rebuilt index. The checks require that the entries ascend and agree with
+the log. All functions are pure."""
 
 from __future__ import annotations
 
@@ -79,10 +79,11 @@ def indexed_positions(data: bytes) -> npt.NDArray[np.int64]:
 
 
 def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[CorruptDataError]:
-    """Check a ``.index``: entries ascend, and each has the position of a batch and the last offset
-    of this batch or of a later one.
+    """Check a ``.index``: entries ascend. Each entry has the position of a batch, and the last
+    offset of this batch or of a later batch.
 
-    Brokers up to 1.1 write the first offset of the batch instead. Lookups find the same batch.
+    Brokers up to 1.1 write the first offset of the batch instead. The check accepts such first
+    offsets, because a look-up finds the same batch.
     """
     entries, faults = _entries(data, _OFFSET_ENTRY)
     offsets = entries["offset"].astype(np.int64) + base_offset
@@ -118,8 +119,8 @@ def check_offset_index(data: bytes, table: Batches, base_offset: int) -> list[Co
 def check_batch_checksums(
     data: bytes, offset_index: bytes, table: ChecksummedBatches
 ) -> list[CorruptDataError]:
-    """Check the batch checksums of an `.indexes` object: the checksum of the first batch, then one
-    for each batch that the offset index names."""
+    """Check the batch checksums of an `.indexes` object: the checksum of the first batch, then the
+    checksum of each batch that the offset index names."""
     entries, _ = _entries(offset_index, _OFFSET_ENTRY)
     positions = np.concatenate(([0], entries["position"].astype(np.int64)))[: len(data) // 4]
     stored = np.frombuffer(data, ">u4", count=len(positions)).astype(np.int64)

@@ -33,8 +33,8 @@ _Objects = tuple[str, ObjectInfo | None, ObjectInfo | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentPair:
-    """The two objects of a segment; None for a missing object. ``stem`` is their key without
-    suffix."""
+    """The two objects of a segment; None for a missing object. ``stem`` is the key of both objects
+    without the suffix."""
 
     stem: str
     log: ObjectInfo | None = None
@@ -45,9 +45,9 @@ class SegmentPair:
 class ListedSegments:
     """Adjacent segments of one folder, in the order of names, from `list_in_columns`.
 
-    ``size_bytes`` is the size of their `.log` objects. ``alone`` is the number of segments that
-    lack one of their two objects. ``first`` is the name of the first segment. ``takeovers`` are the
-    takeovers of the folder.
+    ``size_bytes`` is the size of their `.log` objects. ``alone`` is the number of segments of which
+    one of the two objects is missing. ``first`` is the name of the first segment. ``takeovers`` are
+    the takeovers of the folder.
     """
 
     folder: str
@@ -87,8 +87,8 @@ def list_in_columns(
     segments and ``max_bytes`` of `.log` objects, but at least one segment. ``on_foreign`` receives
     all other objects, except takeovers.
 
-    A listing in the order of keys takes the least time. In other listings, each folder that is not
-    in order is sorted.
+    A listing in the order of keys takes the least time. In any other listing, each folder whose
+    keys are not in order is sorted.
     """
     columns = _Columns(max_bytes)
     takeovers: defaultdict[str, list[Takeover]] = defaultdict(list)

@@ -99,7 +99,7 @@ class GapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRow:
-    """A skipped name, and the reason why it was skipped."""
+    """A name in a directory or store that the listing skipped, and the reason."""
 
     path: str
     reason: str
@@ -108,7 +108,7 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRow:
-    """A damaged checkpoint; the values that depend on it are unknown."""
+    """A damaged checkpoint. The values that come from this checkpoint are unknown."""
 
     path: str
     position: int
@@ -168,10 +168,10 @@ def list_source(
 ) -> Listed:
     """List partitions or segments of a log directory or a store.
 
-    ``topic`` and ``partition`` limit the listing. Raises OutOfRangeError when they do not exist,
-    and RemoteResourceNotFoundError when the store is not an archive. A store that is empty but may
-    become an archive is listed as empty. Also raises the errors of ``open_log_dir`` and
-    ``open_store``.
+    ``topic`` and ``partition`` limit the listing. Raises OutOfRangeError when the topic or the
+    partition does not exist, and RemoteResourceNotFoundError when the store is not an archive. A
+    store that is empty but may become an archive is listed as empty. Also raises the errors of
+    ``open_log_dir`` and ``open_store``.
     """
     listing = list_store if source.is_store else list_log_dir
     return listing(source.location, topic=topic, partition=partition, segments=segments)
@@ -325,8 +325,8 @@ def _key(log: PartitionLog) -> tuple[str, int]:
 def chosen_partitions(
     sources: Sequence[Source], topic: str, partition: int | None = None
 ) -> list[int]:
-    """Return the partitions of a topic (name or id) in any of the sources, in order; only
-    ``partition`` if given.
+    """Return the partitions of a topic (name or id) in any of the sources, in order. If
+    ``partition`` is given, return only this partition.
 
     Raises OutOfRangeError, which names the topics that exist, if there is no such partition. Raises
     RemoteResourceNotFoundError for a store that is no archive.
@@ -367,7 +367,7 @@ def _held(source: Source) -> list[tuple[str, str | None, int]]:
 def no_such_partition(
     where: str, topic: str, partition: int | None, held: Iterable[tuple[str, int]]
 ) -> str:
-    """Return a message about a missing partition, which names the existing ones."""
+    """Return a message that says that a partition is missing and names the existing partitions."""
     topics: dict[str, dict[int, None]] = {}
     for name, number in held:
         topics.setdefault(name, {})[number] = None
@@ -410,7 +410,7 @@ def _log_end_offset(log: PartitionLog) -> int | None:
 
 
 def _headers(segment: SegmentFiles) -> BatchTable | None:
-    """Return the segment's batch headers; None when the broker has deleted it."""
+    """Return the segment's batch headers; None when the broker has deleted the segment."""
     try:
         return scan_segment(segment.log_path, verify_crc=False)
     except FileNotFoundError:

@@ -1,14 +1,14 @@
 """Prints rows of plain dataclasses as text for people and documents for programs.
 
-The name of a field, with its unit last, decides its format:
+The name of a field ends with its unit and decides the format of the value:
 
 * ``size_bytes``: a human size in text, the exact number in documents;
 * ``max_timestamp_ms``: an ISO time in text, milliseconds in documents;
-* every other value as it is. None is ``-`` in text and null in documents.
+* every other value as it is. The value None is shown as ``-`` in text and as null in documents.
 
-``wide_field()`` marks fields that only ``wide`` and the documents show. `RowStream` also shows a
-wide field with ``streamed`` in its metadata. One command makes one document, an object with one
-list per table."""
+``wide_field()`` marks fields that only the format ``wide`` and the documents show. `RowStream` also
+shows a wide field with ``streamed`` in its metadata. A command prints one document, which is an
+object with one list per table."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def wide_field() -> Any:
 class Table:
     """Rows of one kind. Text shows ``title`` above the table.
 
-    ``optional`` tables are left out of ``text``, and out of ``wide`` when they have no rows.
-    A ``single`` table has one row and is an object, not a list, in documents.
+    ``text`` leaves out every ``optional`` table, and ``wide`` leaves out an ``optional`` table that
+    has no rows. A ``single`` table has one row and is an object, not a list, in documents.
     """
 
     name: str
@@ -222,7 +222,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _json_lines(tables: Iterable[Table]) -> Iterator[str]:
-    """Return an object with one row per line, so that diff and grep work well."""
+    """Return the lines of a JSON object with one row per line, so that diff and grep work well."""
     before = "{"
     for table in tables:
         names = [item.name for item in fields(table.row_type)]

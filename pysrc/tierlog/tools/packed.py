@@ -12,12 +12,13 @@ from typing import Any
 
 __all__ = ["pack", "unpack"]
 
-# Random parts of keys and rows do not compress; the fastest level suffices for the rest.
+# Random parts of keys and rows cannot be compressed, and the fastest level suffices for the other
+# parts.
 _FASTEST_LEVEL = 1
 
 
 def pack(value: object) -> bytes:
-    """Return the value packed for `unpack`, in this process or a child."""
+    """Return the packed value, which `unpack` unpacks in this process or a child process."""
     return zlib.compress(pickle.dumps(value, pickle.HIGHEST_PROTOCOL), _FASTEST_LEVEL)
 
 

@@ -40,7 +40,7 @@ def section(title: str, *parts: str) -> str:
 
 
 def legend(series: Iterable[tuple[int, str]]) -> str:
-    """Return the names of series beside their colours."""
+    """Return a legend, which shows the name and the colour of each series."""
     items = (f'<li><i class="c{index}"></i>{escape(name)}</li>' for index, name in series)
     return f'<ul class="legend">{"".join(items)}</ul>'
 

@@ -51,7 +51,8 @@ def progress_on(stream: TextIO, title: str) -> Iterator[Progress]:
     if not stream.isatty():
         yield QuietProgress()
         return
-    # Imported late: loading these modules takes longer than most runs without a terminal.
+    # Imported here, because loading these modules takes longer than most runs that have no
+    # terminal.
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn

@@ -1,7 +1,8 @@
 """Makes small charts as inline SVG without scripts, fonts or external assets.
 
 Colours come from the page's style sheet by class (``c0`` to ``c5`` for series), so that one chart
-serves light and dark pages. Every mark has a title, which browsers show under the pointer.
+serves light and dark pages. Every mark has a title, which a browser shows while the pointer is on
+the mark.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _PLOT_HEIGHT, _TOP, _LEVEL_WIDTH = 240, 18, 110
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A row of the chart. Each part is a (series, value) pair; parts are drawn from left to right.
-    ``text`` is written after the last part."""
+    """A row of a bar chart. Each part is a (series, value) pair; parts are drawn from left to
+    right. ``text`` is written after the last part."""
 
     label: str
     parts: Sequence[tuple[int, float]]
@@ -86,8 +87,8 @@ def bar_chart(
     *,
     base: float = 10.0,
 ) -> str:
-    """Return a chart of horizontal bars that start at zero, one per row. ``base`` 1024 gives the
-    axis round numbers of bytes."""
+    """Return a chart of horizontal bars that start at zero, one per row. With ``base`` 1024, the
+    axis has round numbers of bytes."""
     longest = max((sum(value for _, value in bar.parts) for bar in bars), default=0.0)
     ticks = _based_ticks(longest, base)
     height = len(bars) * _ROW_HEIGHT + _AXIS_HEIGHT
@@ -110,7 +111,7 @@ def line_chart(
 ) -> str:
     """Return a chart of lines, with a dashed level for each mark. Both axes begin at zero.
 
-    ``base`` 1024 gives the upright axis round numbers of bytes.
+    With ``base`` 1024, the upright axis has round numbers of bytes.
     """
     right = max((x for line in lines for x, _ in line.points), default=0.0)
     values = [y for line in lines for _, y in line.points] + [value for _, value in marks]

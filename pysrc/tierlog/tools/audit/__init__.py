@@ -1,1 +1,1 @@
-"""Checks a store against its metadata and its own checksums."""
+"""Checks the objects of a store against the metadata and against the checksums in the objects."""

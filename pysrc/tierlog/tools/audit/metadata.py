@@ -1,7 +1,8 @@
-"""Reads a SQLite metadata file through a copy of it.
+"""Copies a SQLite metadata file and reads the copy.
 
 The owner of the file may write to the file and its write-ahead log (``-wal``) at any time. So both
-files are copied again if they changed during the copy. Damage is reported only if no copy is sound.
+files are copied again if they changed during the copy. Damage is reported only if every copy is
+damaged.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _MOVE_AWAY = "move the file away and rebuild the metadata from the bucket"
 class KnownSegments:
     """The segments of a metadata file, by the keys of their `.log` objects.
 
-    ``unreadable`` has the folders of partitions whose metadata is damaged. Their segments are
-    unknown.
+    ``unreadable`` has the folders of partitions whose metadata is damaged. The segments of these
+    partitions are unknown.
     """
 
     segments: dict[str, AuditedSegment] = field(default_factory=dict)
@@ -45,7 +46,7 @@ def read_metadata(place: str) -> KnownSegments:
     """Return every segment in the file `place`, a path or a ``file:`` URL.
 
     Damaged partitions are findings. Raises OSError when the file does not exist, CorruptDataError
-    when it is not metadata, RemoteMetadataError when it keeps changing.
+    when the file is not metadata, and RemoteMetadataError when the file keeps changing.
     """
     path = _path(place)
     seen: KnownSegments | CorruptDataError | None = None
@@ -85,7 +86,7 @@ def _look(path: str) -> KnownSegments | CorruptDataError | None:
 
 
 def _copied(path: str, copy: str) -> bool:
-    """Copy the file; return whether it stayed unchanged during the copy."""
+    """Copy the file and its ``-wal`` file. Return whether both stayed unchanged during the copy."""
     before = _stamps(path)
     for suffix in _SUFFIXES:
         with suppress(FileNotFoundError) if suffix else nullcontext():
@@ -94,7 +95,8 @@ def _copied(path: str, copy: str) -> bool:
 
 
 def _stamps(path: str) -> list[tuple[int, int, int] | None]:
-    """Return, for each file, the values that change with every write; None for a missing file."""
+    """Return, for each file, values that differ after any write to the file; None for a missing
+    file."""
     found: list[tuple[int, int, int] | None] = []
     for suffix in _SUFFIXES:
         try:

@@ -193,8 +193,9 @@ def _overlap(one: _Served, holder: AuditedSegment, reach: int, tally: Tally) -> 
 
 
 def _strangers(stored: Sequence[AuditedSegment], lineage: LeaderEpochs, tally: Tally) -> None:
-    """Note each segment that does not belong to the log. Either all its leader epochs are older
-    than those of the log, or another leader epoch wrote some of its offsets in the log."""
+    """Note each segment that does not belong to the log. Such a segment has only leader epochs that
+    are older than the epochs of the log, or the log has some of its offsets from another leader
+    epoch."""
     first = lineage.entries[0]
     for row in stored:
         metadata = row.metadata()
@@ -241,7 +242,7 @@ def _epoch_at(metadata: RemoteLogSegmentMetadata, offset: int) -> int:
 
 def _transactions(served: Sequence[_Served], tally: Tally) -> None:
     """Report transactions that are open at the end of one segment but neither open nor ended in the
-    next one. Note transactions that are open at the end of the log."""
+    next segment. Note transactions that are open at the end of the log."""
     rows = list({one.row.path: one.row for one in served}.values())
     for before, after in pairwise(rows):
         if before.end_offset + 1 == after.base_offset:
@@ -270,8 +271,8 @@ def _check_handed_on(before: AuditedSegment, after: AuditedSegment, tally: Tally
         return
     handed_on, kept = set(before.open_transactions), set(after.open_transactions)
     for one in sorted(kept - handed_on):
-        # A first offset outside of this segment is not checked, since a producer state can begin
-        # without earlier records.
+        # If the first offset lies outside of the previous segment, the transaction is not checked,
+        # since a producer state can begin without earlier records.
         if before.base_offset <= one.first_offset <= before.end_offset:
             _broken(
                 after, one, "open at the end of the previous segment, too", "not open there", tally

@@ -1,8 +1,9 @@
 """Plans which segments of a store an audit checks, from the listing of the store and the metadata.
 
-The listing stays packed until a worker needs it. The plan itself reports every finding that needs
-no read of a segment's objects: a segment that lacks one object, foreign objects, a missing or
-damaged cluster marker, a topic id with two names, and segments that only the metadata has.
+A part of the listing stays packed until a worker needs that part. The plan itself reports every
+finding that needs no read of a segment's objects: a segment that lacks one object, foreign objects,
+a missing or damaged cluster marker, a topic id with two names, and segments that only the metadata
+has.
 """
 
 from __future__ import annotations
@@ -195,8 +196,8 @@ def _cluster(store: ObjectStore, holds_segments: bool, tally: Tally) -> str | No
 
 
 def _temporary_files(url: str, tally: Tally) -> None:
-    """Report temporary files that interrupted writes left in a folder. Other kinds of stores do not
-    show them."""
+    """Report temporary files that interrupted writes left in a folder. Only a store of local files
+    shows temporary files."""
     parts = urlsplit(url)
     if parts.scheme != "file":
         return
@@ -214,7 +215,8 @@ def _temporary_files(url: str, tally: Tally) -> None:
 
 
 def _names(listed: Sequence[ListedSegments], tally: Tally) -> None:
-    """Report a topic id with two topic names. A topic never changes its id or its name."""
+    """Report a topic id with two topic names. This is a problem because a topic never changes its
+    id or its name."""
     named: dict[str, str] = {}
     told: set[str] = set()
     for one in listed:
@@ -247,8 +249,8 @@ def _known(metadata: str, tally: Tally) -> KnownSegments | None:
 
 def _compare(parts: Sequence[AuditPart], alone: set[str], now_ms: int, tally: Tally) -> None:
     """Report segments of the metadata that are unfinished or missing from the store. Objects
-    without metadata are not reported here. A deletion may remove such objects at any time, so the
-    task that reads them reports them."""
+    without metadata are not reported here. A deletion may remove objects without metadata at any
+    time, so the task that reads such objects reports them."""
     for task in (task for part in parts for task in part.tasks()):
         if task.known is not None and task.known.state != FINISHED:
             _dangling(task.known, now_ms, tally)
@@ -276,8 +278,8 @@ def _missing(segment: AuditedSegment, alone: set[str], now_ms: int, tally: Tally
 
 
 def _parts(listed: Sequence[ListedSegments], known: KnownSegments | None) -> Iterator[AuditPart]:
-    """Yield the parts in the order of keys. Each part has the metadata up to the first key of the
-    next part."""
+    """Yield the parts in the order of keys. Each part has the metadata of all keys before the first
+    key of the next part."""
     segments = {} if known is None else known.segments
     unreadable = set() if known is None else known.unreadable
     keys = sorted(segments)

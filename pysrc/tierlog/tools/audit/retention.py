@@ -1,8 +1,8 @@
 """Computes what retention would delete, and why, from a bucket and its metadata.
 
-The decision is that of the expiration task (`tierlog.tiering.retention`). A bucket does not show
-the bytes that only the disk of a broker holds. So the log looks smaller here, and the size rule
-deletes no more than it would delete on the leader.
+The decision is made by the same code as in the expiration task (`tierlog.tiering.retention`). A
+bucket does not show the bytes that only the disk of a broker holds. So the log looks smaller here,
+and the size rule deletes at most as much as on the leader.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def what_if(
     """Return what retention would do to one partition, and which segments it would delete. `rows`
     has all segments of the partition.
 
-    Segments without metadata are left out. A partition whose segments all lack metadata has no
-    result.
+    Segments without metadata are left out. There is no result for a partition whose segments all
+    lack metadata.
     """
     known = [row for row in rows if row.state is not None]
     if not known:

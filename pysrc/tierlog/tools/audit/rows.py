@@ -1,7 +1,8 @@
 """The rows of an audit: plain values that can be pickled.
 
 Offsets are inclusive at both ends. An `AuditedSegment` has every fact about a segment that the
-check of its partition needs. So one process can check a segment, and another its partition.
+check of its partition needs. So one process can check a segment, and another process the partition
+of this segment.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = [
 ]
 
 FINISHED = RemoteLogSegmentState.COPY_SEGMENT_FINISHED.name
-# Objects younger than this may belong to an active copy. A copy stores its two objects within a
+# Objects younger than this may belong to an active copy. A copy stores both of its objects within a
 # much shorter time.
 UNDER_WAY_MS = 600_000
 
@@ -43,7 +44,7 @@ class EpochSize(NamedTuple):
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction without an end: its producer and its first offset."""
+    """The producer and the first offset of a transaction that has not ended."""
 
     producer_id: int
     first_offset: int
@@ -53,11 +54,11 @@ class OpenTransaction(NamedTuple):
 class AuditRules:
     """The rules of an audit.
 
-    ``now_ms`` is the current time, which separates active copies from abandoned ones. With
-    ``deep``, the audit reads every `.log` object whole, and ``max_decompressed_bytes`` limits the
-    decompressed size of a batch. ``retention_ms`` and ``retention_bytes`` are the retention to try
-    out; None means no limit. If ``log_start_offset`` is None, it is read from the metadata; without
-    metadata, it is the start of the first stored segment.
+    ``now_ms`` is the current time, which decides whether an unfinished copy is active or abandoned.
+    With ``deep``, the audit reads every `.log` object whole, and ``max_decompressed_bytes`` limits
+    the decompressed size of a batch. ``retention_ms`` and ``retention_bytes`` are the retention to
+    try out; None means no limit. If ``log_start_offset`` is None, the log start offset comes from
+    the metadata. If there is no metadata, it is the start of the first stored segment.
     """
 
     now_ms: int
@@ -150,7 +151,8 @@ class AuditedSegment:
 def segment_of(
     metadata: RemoteLogSegmentMetadata, *, state: str | None, stored: bool, **more: Any
 ) -> AuditedSegment:
-    """Return the row of a segment. ``more`` has the fields that its metadata lacks."""
+    """Return the row of a segment. ``more`` has the fields of the row that the segment's metadata
+    lacks."""
     partition, sizes = metadata.topic_id_partition, metadata.bytes_per_epoch
     return AuditedSegment(
         topic=partition.topic,
@@ -208,9 +210,9 @@ class DeletionRow:
 class RetentionRow:
     """The effect of retention on one partition.
 
-    The log would start at ``new_log_start_offset``. ``size_bytes`` is the size that the size rule
-    compared with its limit; None when the rule was not applied. ``held_back`` says why a rule was
-    not applied.
+    The log would start at ``new_log_start_offset``. ``size_bytes`` is the size of the log that the
+    size rule compared with its limit; None when the size rule was not applied. ``held_back`` says
+    why a rule was not applied.
     """
 
     topic: str

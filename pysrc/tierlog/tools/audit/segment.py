@@ -1,9 +1,9 @@
 """Checks one segment of a store: its two objects and its metadata.
 
 Each check covers the checksum of every section of the `.indexes` object, the agreement of the
-sections, the sizes and the metadata. ``deep`` also reads the whole `.log` object. A deep check
-covers the checksum of the object, its batches and records, and the indexes, which it compares with
-the batches.
+sections, the sizes and the metadata. With ``deep``, a check also reads the whole `.log` object. A
+deep check covers the checksum of the object, its batches and records, and the indexes, which it
+compares with the batches.
 
 Damage of the objects is a finding. A store that does not answer is an error.
 """
@@ -111,8 +111,8 @@ class SegmentTask:
     """A segment to check.
 
     ``objects`` are the listed `.log` and `.indexes` objects; None unless both were listed.
-    ``known`` is the segment's metadata; None if the segment has no metadata. ``state`` is as in
-    `AuditedSegment`.
+    ``known`` is the segment's metadata; None if the segment has no metadata. ``state`` has the
+    meaning of `AuditedSegment.state`.
     """
 
     objects: tuple[ObjectInfo, ObjectInfo] | None
@@ -128,8 +128,8 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentLook:
-    """The result of a check. ``segment`` is None when neither objects nor metadata describe a
-    segment."""
+    """The result of the check of one segment. ``segment`` is None when neither objects nor metadata
+    describe a segment."""
 
     folder: str
     segment: AuditedSegment | None
@@ -209,8 +209,8 @@ def _look(
 
 
 def _orphan(key: str, age_ms: int, described: DescribedIndexes | Problem, tally: Tally) -> None:
-    """Report a segment without metadata, unless its objects are gone or are the copy of a deposed
-    leader."""
+    """Report a segment that has no metadata, unless its objects are gone or are the copy of a
+    deposed leader."""
     if isinstance(described, Problem) and described.reason in _NOTED:
         return
     say = tally.problem if age_ms >= UNDER_WAY_MS else tally.note
@@ -377,8 +377,8 @@ def _open_transactions(
 
 
 def _ended_producers(log: StoredLog) -> tuple[int, ...]:
-    """Return the producers whose transactions end in this segment. Transactional control batches
-    are the markers that end them."""
+    """Return the producers whose transactions end in this segment. Every transactional control
+    batch is a marker that ends a transaction."""
     markers = log.is_control & log.is_transactional
     return tuple(np.unique(log.producer_id[markers]).tolist())
 
@@ -399,7 +399,8 @@ def _deep_look(
             max_decompressed_bytes=rules.max_decompressed_bytes,
         )
     except CorruptDataError as error:
-        # For a reason in _SEALED the checksum is right, so the broker has the same bytes.
+        # If the reason is in _SEALED, the checksum of the batch is right, so the broker has the
+        # same bytes.
         another = _WRITTEN_SO if error.reason in _SEALED else _COPY_AGAIN
         tally.error(error, key, error.hint or another)
         return None

@@ -89,7 +89,7 @@ def read_stored_log(
 
 
 def _batch_checksums(data: Buffer, table: BatchTable) -> npt.NDArray[np.int64]:
-    """Return the checksum field of each batch of the table, which was scanned from `data`."""
+    """Return the checksum field of each batch of the table. The table is a scan of `data`."""
     at = table.position + np.where(table.magic < 2, _OLD_CHECKSUM_AT, _CHECKSUM_AT)
     fields = np.frombuffer(memoryview(data), np.uint8)[at[:, None] + np.arange(4)]
     return np.ascontiguousarray(fields).view(">u4").reshape(-1).astype(np.int64)
@@ -132,7 +132,7 @@ def _check(data: Buffer, most_bytes: int) -> BatchTable:
 
 def _require_sound_stop(table: BatchTable, data: Buffer, left_bytes: int) -> None:
     """Raise CorruptDataError when the scan stopped at damage. A batch that the end of `data` cuts
-    off is no damage, unless the segment ends there, too."""
+    off is damage only if the segment ends there, too."""
     size_bytes = memoryview(data).nbytes
     # If the next base offset and length are cut off, the bytes left may all be zero.
     is_cut = table.stop_reason is StopReason.TORN_TAIL or (

@@ -1,6 +1,6 @@
 """Formats records as kcat does: with a format string, or as one JSON object per line.
 
-The tokens of a format string are those of kcat:
+A format string has the same tokens as in kcat:
 
     %s %S %R   value, its size (-1 for null), its size as four bytes
     %k %K      key, its size (-1 for null)
@@ -10,10 +10,10 @@ The tokens of a format string are those of kcat:
     %%         a percent sign
     \\n \\r \\t \\\\ \\xXX
 
-A null value or key prints as nothing. JSON distinguishes null from empty, and has kcat's keys in
-kcat's order. JSON text cannot hold bytes that are not UTF-8. Such bytes become an object
-``{"base64": "..."}`` instead of a string. A format is a template of bytes and token names; the
-native core fills it in.
+A null value or key prints as nothing. In JSON, a null value differs from an empty value. The JSON
+keys and their order are those of kcat. JSON text cannot hold bytes that are not UTF-8. Such bytes
+become an object ``{"base64": "..."}`` instead of a string. A format is a template of bytes and
+token names. The native core fills in the template.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Selection", "format_records", "select_records"]
 
-# A buffer of text and the columns of its rows fit into a core's cache.
+# With this size, a buffer of text and the columns of its rows fit into a core's cache.
 _TEXT_BYTES = 1 << 20
 _ROWS = 16_384
 
@@ -53,7 +53,8 @@ class Selection:
 
     @property
     def hint(self) -> str | None:
-        """Return a hint if the records are not the requested ones, or there are no records."""
+        """Return a hint for the user if the selection has other records than the requested ones, or
+        no records."""
         held = f"offsets {self.log_start_offset} to {self.log_end_offset - 1}"
         if self.log_start_offset == self.log_end_offset:
             return f"{self.topic}:{self.partition} holds no records"
@@ -112,9 +113,9 @@ def select_records(
     on_gap: OnGap = "fail",
     on_corrupt: OnCorrupt = "fail",
 ) -> Selection:
-    """Find the partition and the offsets that ``wanted`` selects. ``store``, ``on_problem``,
-    ``config`` and the errors are those of ``open_reader``. The committed records end at the last
-    stable offset."""
+    """Find the partition and the offsets that ``wanted`` selects. For ``store``, ``on_problem``,
+    ``config`` and the errors see ``open_reader``. If only committed records are requested, the
+    selection ends at the last stable offset."""
     reader = open_reader(
         location,
         store=store,

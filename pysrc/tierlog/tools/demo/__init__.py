@@ -1,1 +1,1 @@
-"""Tiers the bundled logs, reads them back and reports."""
+"""Tiers logs, reads the records back from the store, and makes a report."""

@@ -1,6 +1,6 @@
 """Runs the live demo: a real Kafka client writes to a node and reads every record back.
 
-In between, the node tiers the records under a quota and drops its local copies.
+Before the client reads, the node tiers the records under a quota and drops its local copies.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _SEGMENT_BYTES = 1 << 20
 _READS = 40
 _SAMPLE_MS = 50
 _SILENCE_MS = 30_000
-# Codecs that every client has.
+# Compression codecs that every client supports.
 _CODECS = (None, "gzip")
 
-# The quota counts over short windows, so that it has an effect on a copy of a few seconds.
+# The quota counts over short windows, so that the quota limits even a copy of a few seconds.
 NODE_SETTINGS = {
     "remote.log.manager.copy.max.bytes.per.second": str(QUOTA_BYTES_PER_SECOND),
     "remote.log.manager.copy.quota.window.num": "2",
@@ -93,7 +93,7 @@ class LiveResult:
 
     @property
     def copy_ms(self) -> int:
-        """Time from the start of the copies to their last byte."""
+        """The time from the start of the copies to the last copied byte."""
         return next((ms for ms, size_bytes in self.sent if size_bytes == self.sent_bytes), 0)
 
     @property
@@ -274,8 +274,8 @@ class _LiveDemo:
         found = []
         with self._consumer(max_partition_fetch_bytes=64 << 10) as consumer:
             for number in range(_READS):
-                # The step has no common divisor with the number of records, so it reaches the whole
-                # topic.
+                # The step between offsets has no common divisor with the number of records, so the
+                # offsets are spread over the whole topic.
                 record = number * 7_919 % self._result.records
                 partition = TopicPartition(TOPIC, record % PARTITIONS)
                 consumer.assign([partition])

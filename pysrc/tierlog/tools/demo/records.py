@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 __all__ = ["DemoRecord", "demo_record", "find_difference"]
 
-# Every 97th record has no value, every 7th has no key, every 3rd has headers.
+# Every 97th record has no value, every 7th record has no key, and every 3rd record has headers.
 _NO_VALUE, _NO_KEY, _HEADERS = 97, 7, 3
 _NOTE_BYTES = 300
 

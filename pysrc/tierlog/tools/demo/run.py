@@ -5,7 +5,8 @@ logs of the repository. The demo compares every object in the store with the bro
 record read from the store with the record decoded from that file, and the number of records with
 the count of the scan.
 
-The measurements are small and only illustrate. ``make bench`` has reliable figures.
+The demo measures little data, so its figures are only examples. ``make bench`` measures reliable
+figures.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class DemoSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """Segments that were not tiered for the same reason; ``text`` explains one of them."""
+    """Segments that share the reason why they were not tiered. ``text`` explains the reason for one
+    of these segments."""
 
     outcome: str
     reason: str
@@ -114,8 +116,8 @@ class LeftOut:
 
 @dataclass(slots=True, kw_only=True)
 class CodecFigures:
-    """All batches of one codec. ``opened_bytes`` is the size of keys and values as producers sent
-    them."""
+    """The figures of all batches that one codec compressed. ``opened_bytes`` is the size of keys
+    and values as producers sent them."""
 
     codec: str
     batches: int = 0
@@ -128,7 +130,7 @@ class CodecFigures:
 
 @dataclass(slots=True, kw_only=True)
 class DemoResult:
-    """The contents of the summary and the report. Times are in microseconds."""
+    """The values that the summary and the report show. Times are in microseconds."""
 
     log_dirs: tuple[str, ...]
     store_url: str
@@ -162,7 +164,7 @@ class DemoResult:
 
     @property
     def records(self) -> int:
-        """The number of tiered records without transaction markers."""
+        """The number of tiered records, not counting transaction markers."""
         return sum(segment.records for segment in self.segments)
 
 
@@ -186,8 +188,8 @@ def run_demo(
     timer_ns: Callable[[], int],
     on_step: Callable[[str], None] = lambda _: None,
 ) -> DemoResult:
-    """Tier ``log_dirs`` into the empty store ``store_url`` with ``tier``, and read all segments
-    back."""
+    """Tier ``log_dirs`` into the empty store ``store_url`` by calls of ``tier``, and read all
+    segments back."""
     stopwatch = _Stopwatch(timer_ns)
     whole = _Stopwatch(timer_ns)
     logs = open_log_dir(*log_dirs)
@@ -254,8 +256,8 @@ def _compare(
     result: DemoResult,
     stopwatch: _Stopwatch,
 ) -> None:
-    """Read one segment in every way, compare and measure. Readers leave out deleted records below
-    the log start offset."""
+    """Read one segment in every way, compare the results and measure the times. Readers leave out
+    deleted records below the log start offset."""
     partition = metadata.topic_id_partition
     topic, number = partition.topic, partition.partition
     first, end = metadata.start_offset, metadata.end_offset + 1
@@ -363,7 +365,7 @@ def _codec_of(table: BatchTable) -> str:
 
 
 def _count_codecs(decoded: RecordColumns, codecs: dict[str, CodecFigures]) -> None:
-    """Add each batch to the figures of its codec."""
+    """Add each batch to the figures of the batch's codec."""
     table = decoded.batches
     sizes = decoded.keys.lengths.astype(np.int64) + decoded.values.lengths
     sums = np.concatenate(([0], np.cumsum(sizes)))

@@ -1,4 +1,5 @@
-"""Assignments of partitions to brokers, and their JSON, whose format is that of Kafka's own tool.
+"""Assignments of partitions to brokers. They are read and written as JSON in the format of Kafka's
+own tool.
 
 People and scripts write the files, so the parser treats them as hostile. The parser limits the size
 of a file. The errors of the parser name the file and the entry.
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 ANY_LOG_DIR = "any"
-"""The broker chooses the log directory, or leaves the replica in its present one."""
+"""Lets the broker choose the log directory, or leave the replica in its present log directory."""
 
 _MAX_FILE_BYTES = 64 << 20
 _MAX_NUMBER = (1 << 31) - 1
@@ -56,7 +57,8 @@ def partition_name(partition: TopicPartition) -> str:
 
 
 def read_json(path: str) -> str:
-    """Return the text of a JSON file. Raises ConfigError when it is too large or not UTF-8."""
+    """Return the text of a JSON file. Raises ConfigError when the file is too large or not
+    UTF-8."""
     with open(path, "rb") as file:
         data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:

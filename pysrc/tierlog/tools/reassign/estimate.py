@@ -1,10 +1,10 @@
 """Estimates how long a move takes under a throttle, and whether it ever ends (KIP-73, questions 1,
 4, 5).
 
-The KIP's formula treats the cluster as a whole. `Estimate.seconds` treats each broker separately,
-and the slowest broker decides. The leader throttle of a broker limits what it sends for the
-partitions that move, also to followers in sync (KAFKA-4313). The follower throttle limits what a
-broker receives for new replicas.
+The KIP's formula is for the whole cluster. `Estimate.seconds` is computed for each broker
+separately, and is the time of the slowest broker. The leader throttle limits all bytes that a
+broker sends to followers of partitions that move. The limit includes followers in sync
+(KAFKA-4313). The follower throttle limits what a broker receives for new replicas.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = [
 
 
 MIN_THROTTLE = 100
-"""The lowest throttle in B/s under which a real broker moved a partition. With 50 B/s, its empty
-responses to followers used up the quota."""
+"""The lowest throttle in B/s under which a real broker moved a partition. With a throttle of 50
+B/s, the broker's empty responses to followers used up the quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,8 @@ class ClusterFacts:
 
     ``fetch_response_max_bytes`` is the largest ``replica.fetch.response.max.bytes`` of the brokers.
     ``window_seconds`` is their smallest quota window (``replication.quota.window.num`` times
-    ``.size.seconds``). None means unknown. Partitions in ``unknown_sizes`` count as empty.
+    ``.size.seconds``). None means unknown. The sizes of partitions in ``unknown_sizes`` are
+    unknown, so these partitions count as empty.
     """
 
     partitions: Mapping[TopicPartition, PartitionFacts]
@@ -68,8 +69,9 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLoad:
-    """The load of one broker in a move. ``send_bytes`` and ``receive_bytes`` are copied once. The
-    rates are the throttled bytes per second that producers add during the move."""
+    """The load of one broker in a move. ``send_bytes`` and ``receive_bytes`` are the bytes that the
+    move copies once. The rates are the throttled bytes per second that producers add during the
+    move."""
 
     broker_id: int
     send_bytes: int
@@ -164,9 +166,9 @@ def _loads(
         one = facts.partitions[partition]
         new = [b for b in target[partition].replicas if b not in one.replicas]
         send[one.sender] += one.size_bytes * len(new)
-        # The leader throttle also counts what followers in sync fetch of these partitions. If a
-        # partition moves away from its leader, another broker leads it after its move. On average,
-        # that is after half of the total time.
+        # The leader throttle also counts the bytes that followers in sync fetch of these
+        # partitions. If a partition moves away from its leader, another broker leads the partition
+        # after its move. On average, a partition's move ends after half of the total time.
         followers = len(new) + len(one.replicas) - 1
         share = 1.0 if one.sender in target[partition].replicas else 0.5
         send_rate[one.sender] += one.bytes_in_per_second * followers * share
@@ -196,10 +198,10 @@ def _seconds(
     facts: ClusterFacts, size_bytes: int, rate: float, throttle: int | None, receivers: int = 1
 ) -> float | None:
     """Return the time until `size_bytes` and the bytes added in this time have passed the throttle;
-    None if that never happens.
+    None if these bytes never pass.
 
-    A broker permits the first responses to all ``receivers`` before it counts the first of them. So
-    all but one of these responses pass outside of the throttle.
+    A broker permits the first responses to all ``receivers`` before it counts the first of these
+    responses. So all of these responses but one are not limited by the throttle.
     """
     if size_bytes == 0:
         return 0.0
@@ -211,7 +213,7 @@ def _seconds(
 
 
 def _unused(facts: ClusterFacts, throttle: int) -> float:
-    """Return the bytes per second of a throttle that stay unused.
+    """Return how many bytes per second of its throttle a broker leaves unused.
 
     A broker divides the bytes of all samples by the time since its oldest sample, although the
     bytes of that sample took time as well. So the broker overstates the rate, on average by half a

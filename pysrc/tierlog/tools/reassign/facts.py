@@ -1,4 +1,4 @@
-"""Reads from a cluster what a plan needs: replicas, sizes, incoming bytes, settings."""
+"""Reads the facts that a plan needs from a cluster: replicas, sizes, incoming bytes, settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> Clu
         clock.sleep(sample_ms)
         after = leader_sizes(admin, states, brokers)
         seconds = max(1, clock.monotonic_ms() - started_ms) / 1000
-        # If retention made a log shorter, its growth does not show the incoming bytes.
+        # If retention made a log shorter, the change of its size does not show the incoming bytes.
         rates = {
             partition: max(0, size - before.get(partition, size)) / seconds
             for partition, size in after.items()
@@ -73,8 +73,8 @@ def measure_cluster(admin: ClusterAdmin, clock: Clock, *, sample_ms: int) -> Clu
 def leader_sizes(
     admin: ClusterAdmin, states: Mapping[TopicPartition, PartitionState], brokers: Collection[int]
 ) -> dict[TopicPartition, int]:
-    """Return the size of each partition: that of the leader's log or, if there is no leader, of the
-    largest replica."""
+    """Return the size of each partition. This is the size of the leader's log or, if there is no
+    leader, of the largest replica."""
     sizes: dict[TopicPartition, int] = {}
     for one in admin.replicas(states, brokers):
         if one.is_future or one.partition not in states:

@@ -100,7 +100,8 @@ class MoveStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionStatus:
-    """The status of one partition, the replicas it has and the replicas it should have."""
+    """The status of one partition's move, the present replicas of the partition and the planned
+    replicas."""
 
     partition: TopicPartition
     status: MoveStatus
@@ -184,9 +185,9 @@ class ClearedThrottles:
 class Status:
     """The status of all moves of a plan.
 
-    ``is_moving`` says whether any partition of the cluster moves, whether it is in the plan or not.
-    ``cleared`` is None if the throttles were kept, since moves still need them or the caller
-    preserves them.
+    ``is_moving`` says whether any partition of the cluster moves. ``is_moving`` also counts
+    partitions that are not in the plan. ``cleared`` is None if the throttles were kept, because
+    moves still need the throttles or the caller preserves them.
     """
 
     partitions: tuple[PartitionStatus, ...]
@@ -321,7 +322,8 @@ def start_moves(
 def _require_no_other(
     ongoing: Mapping[TopicPartition, OngoingReassignment], target: Assignment
 ) -> None:
-    """Raise ConfigError when a partition already moves to other replicas than those of `target`."""
+    """Raise ConfigError when a partition already moves to replicas that `target` does not give
+    it."""
     for partition, one in ongoing.items():
         if partition not in target or one.target != target[partition].replicas:
             raise ConfigError(
@@ -365,7 +367,7 @@ def _with_ongoing(
     target: Assignment, current: Assignment, ongoing: Mapping[TopicPartition, OngoingReassignment]
 ) -> tuple[dict[TopicPartition, Placement], dict[TopicPartition, tuple[int, ...]]]:
     """Return the targets and the original replicas of the plan and of all other moves. The lists of
-    throttled replicas need both."""
+    throttled replicas are made from both."""
     whole = {partition: Placement(one.target) for partition, one in ongoing.items()} | dict(target)
     origins = {
         partition: ongoing[partition].origin
@@ -390,7 +392,7 @@ class _ChangedSettings:
     def change(
         self, before: Mapping[Resource, Mapping[str, str]], changes: Iterable[SettingsChange]
     ) -> None:
-        """Make the changes. ``before`` has the current settings of their resources."""
+        """Make the changes. ``before`` has the current settings of the changed resources."""
         changes = list(changes)
         for one in changes:
             old = self._before.setdefault(one.resource, {})
@@ -415,7 +417,7 @@ class _ChangedSettings:
 
 
 def _reassign(admin: ClusterAdmin, target: Assignment, settings: _ChangedSettings) -> None:
-    """Start the moves. If no move could be started, also restore the settings."""
+    """Start the moves. If no move could be started, also restore the settings that were changed."""
     try:
         refused = admin.reassign({partition: one.replicas for partition, one in target.items()})
     except AdminError:
@@ -549,8 +551,8 @@ def verify_moves(
 ) -> Status:
     """Return the status of each move of `target`.
 
-    When no partition of the cluster moves, it also removes the throttles of all brokers and of the
-    plan's topics, unless ``preserve_throttles`` is set.
+    When no partition of the cluster moves, the call also removes the throttles of all brokers and
+    of the plan's topics, unless ``preserve_throttles`` is set.
     """
     ongoing = admin.reassignments()
     clock = clock or SystemClock()

@@ -85,7 +85,7 @@ def estimate_text(estimate: Estimate) -> Iterator[str]:
 
 
 def cleared_text(cleared: ClearedThrottles) -> Iterator[str]:
-    """Yield lines about the removed throttles, in the words of Kafka's tool."""
+    """Yield lines that report the removed throttles, in the words of Kafka's tool."""
     brokers, topics = cleared.broker_ids, cleared.topics
     yield f"Clearing broker-level throttles on {_named('broker', brokers)}"
     if topics:
@@ -99,7 +99,7 @@ def _named(what: str, names: Sequence[object]) -> str:
 
 
 def progress_text(progress: MoveProgress) -> str:
-    """Return one line: bytes, rate, lag and time left."""
+    """Return one line with the bytes, the rate, the lag and the time left."""
     share = 100 * progress.moved_bytes / progress.move_bytes if progress.move_bytes else 100.0
     falls = "falls" if progress.is_lag_falling else "does not fall"
     lag = human_size(progress.sum_replica_lag_bytes)

@@ -22,7 +22,7 @@ def watch_on(stream: TextIO) -> Iterator[Callable[[MoveProgress], None]]:
     if not stream.isatty():
         yield lambda progress: _print_line(progress, stream)
         return
-    # Imported here, since the import takes longer than most commands without a terminal.
+    # Imported here, because the import takes longer than most commands that have no terminal.
     from rich.console import Console
     from rich.live import Live
 

@@ -1,7 +1,7 @@
 """Proposes assignments: one that moves as few replicas as possible, and Kafka's own spread.
 
 Both assignments keep the number of replicas of each partition. Neither assignment puts two replicas
-of a partition into one rack while another rack has none.
+of a partition into one rack while another rack has no replica of it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def spread_minimally(
     """Return an assignment to the brokers of `racks` that moves few replicas.
 
     A replica moves for one of three reasons: its broker is not in `racks`, its rack holds the
-    partition twice while another rack has none, or its broker has more replicas than others. In the
-    end the numbers of replicas of two brokers differ by at most one, as far as racks permit. A new
-    replica takes the position of the old one in the list, so the preferred leadership moves with
-    the replica.
+    partition twice while another rack does not hold it, or its broker has more replicas than
+    others. In the end the numbers of replicas of two brokers differ by at most one, as far as racks
+    permit. A new replica takes the position of the old replica in the list, so the preferred
+    leadership moves with the replica.
     """
     _check(current, racks)
     spread = _Minimal(current, racks)
@@ -43,7 +43,8 @@ def spread_minimally(
 
 
 def _in_place(before: _Replicas, after: Sequence[int]) -> _Replicas:
-    """Return the replicas of `after`. Replicas that are also in `before` keep their positions."""
+    """Return the replicas of `after`, in an order in which replicas that are also in `before` keep
+    their positions."""
     added = iter([one for one in after if one not in before])
     return tuple(one if one in after else next(added) for one in before)
 
@@ -67,7 +68,8 @@ class _Minimal:
                     self._replace(replicas, index, self._best(replicas, index))
 
     def part_racks(self) -> None:
-        """Replace replicas that share a rack while another rack has none."""
+        """Replace replicas of a partition that share a rack while another rack has no replica of
+        the partition."""
         for replicas in self.assigned.values():
             for index in range(1, len(replicas)):
                 if self._shares_rack(replicas, index):
@@ -76,10 +78,11 @@ class _Minimal:
                         self._replace(replicas, index, other)
 
     def level(self) -> None:
-        """Move replicas from fuller to emptier brokers until no move levels them further."""
+        """Move replicas from brokers with more replicas to brokers with fewer, until no move makes
+        the numbers more equal."""
         mean = sum(self._held.values()) / len(self._racks)
-        # Level to the mean first, so that no replica moves twice. Racks may leave a larger
-        # difference, which the second round reduces.
+        # The first round levels to the mean, so that no replica moves twice. Because of racks, a
+        # larger difference may remain, which the second round reduces.
         for floor in (mean, 0.0):
             while self._unload_brokers(floor):
                 pass
@@ -130,9 +133,9 @@ class _Minimal:
         return self._rack_of[other] not in taken
 
     def _best(self, replicas: Sequence[int], index: int) -> int:
-        """Return the best broker for the replica at `index`. The best broker is in a new rack; then
-        it has few replicas; for the first replica, it then is the preferred leader of few
-        partitions."""
+        """Return the best broker for the replica at `index`. Brokers are compared in this order:
+        whether the rack is new for the partition, the number of replicas and, for the first
+        replica, the number of partitions of which the broker is the preferred leader."""
         kept = [one for n, one in enumerate(replicas) if n != index]
         taken = {self._rack_of[one] for one in kept if one in self._rack_of}
         leads = self._preferred if index == 0 else Counter[int]()
@@ -163,11 +166,11 @@ def spread_as_kafka(
     """Return the spread of Kafka's tool up to 3.9 (``AdminUtils.assignReplicasToBrokers``).
 
     Leaders are assigned round robin from a random broker, and followers at a growing distance. If
-    every broker has a rack, the racks are used in turn. Later tools shuffle
-    (``StripedReplicaPlacer``), and their spreads have the same properties.
+    every broker has a rack, the racks are used in turn. Kafka's later tools shuffle the brokers
+    (``StripedReplicaPlacer``), but their spreads have the same properties.
 
     ``draw(n)`` returns a random number below n. This number decides the first broker and the first
-    distance of each topic. So Kafka's tool moves most partitions.
+    distance of each topic. Because of this random choice, Kafka's tool moves most partitions.
     """
     _check(current, racks)
     arranged, rack_count = _arrange(racks)
@@ -205,8 +208,8 @@ def _spread_one(
 
 
 def _arrange(racks: Racks) -> tuple[list[int], int]:
-    """Return the brokers, ordered so that racks alternate, and the number of racks; 1 when racks do
-    not count."""
+    """Return the brokers, ordered so that racks alternate, and the number of racks. The number is 1
+    when racks are not considered."""
     if any(rack is None for rack in racks.values()):
         return sorted(racks), 1
     by_rack: dict[str, list[int]] = {}

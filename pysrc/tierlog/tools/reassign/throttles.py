@@ -77,11 +77,13 @@ def format_replicas(pairs: Iterable[tuple[int, int]]) -> str:
 
 
 def merge_replicas(existing: str | None, added: Iterable[tuple[int, int]]) -> str:
-    """Return a list with the entries of both. If ``existing`` is ``*``, the result is ``*``."""
+    """Return a list with the entries of both lists. If ``existing`` is ``*``, the result is
+    ``*``."""
     try:
         before = parse_replicas(existing or "")
     except ValueError:
-        # Kafka accepted a list that this code cannot parse. The new entries replace this list.
+        # The existing list cannot be parsed, although Kafka accepted it. The new entries replace
+        # the existing list.
         before = frozenset()
     return ALL_REPLICAS if before is None else format_replicas({*before, *added})
 
@@ -91,8 +93,8 @@ def throttled_replicas(
 ) -> dict[str, TopicThrottle]:
     """Return the throttled replicas of each topic of a move.
 
-    KIP-73: the leader throttle applies to all existing replicas of the partitions that move, since
-    each of them may lead. The follower throttle applies to the new replicas.
+    According to KIP-73, the leader throttle applies to all existing replicas of the partitions that
+    move, since each of these replicas may lead. The follower throttle applies to the new replicas.
     """
     leaders: dict[str, set[tuple[int, int]]] = {}
     followers: dict[str, set[tuple[int, int]]] = {}

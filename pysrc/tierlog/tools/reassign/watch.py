@@ -78,7 +78,7 @@ class _Sample:
 
 
 class MoveWatch:
-    """Follows the partitions that move in the cluster. Only one thread may use it.
+    """Follows the partitions that move in the cluster. Only one thread may use a watch.
 
     ``adding`` has the partitions to follow and, as far as known, the brokers that get a new replica
     of each. If ``adding`` is None, the watch follows every partition that it sees moving.
@@ -130,8 +130,8 @@ class MoveWatch:
         states: Mapping[TopicPartition, PartitionState],
         replicas: Iterable[Replica],
     ) -> dict[int, int]:
-        """Record the sizes of leaders and new replicas. Return the lag of the new replicas by
-        broker."""
+        """Record the sizes of leaders and new replicas. Return, for each broker, the bytes that its
+        new replicas lack."""
         found = {(one.partition, one.broker_id): one for one in replicas if not one.is_future}
         lags: dict[int, int] = defaultdict(int)
         for partition, adding in self._adding.items():
@@ -225,7 +225,7 @@ class MoveWatch:
         )
 
     def _estimate_left(self) -> float | None:
-        """Return the time that the remaining bytes take under the throttles; None if no throttle
+        """Return the seconds that the remaining bytes take under the throttles; None if no throttle
         applies."""
         send: dict[int, int] = defaultdict(int)
         receive: dict[int, int] = defaultdict(int)

@@ -7,7 +7,7 @@ rows. The written bytes depend only on the source, and a task replaces no object
 `.indexes` objects. So a task may run twice, and two runs may overlap.
 
 The remote index files of a store's partitions are made from the `.indexes` objects. So the tasks
-for them, which `remote_index_task` runs, run after all other tasks.
+that make remote index files, which `remote_index_task` runs, run after all other tasks.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ __all__ = [
 
 _REMOTE_INDEX = instance_of("a RemoteIndexConfig", RemoteIndexConfig)
 
-# Threads scan this many bytes in the time that processes need to start.
+# In the time that processes need to start, threads can scan this many bytes.
 DEFAULT_PROCESS_BYTES = 4 << 30
 _MAX_RESTARTS = 3
 
@@ -106,10 +106,10 @@ _Result = TypeVar("_Result")
 class RebuildPlan:
     """The tasks of a run, and the results of its planning.
 
-    ``tasks`` are for `rebuild_task`. ``index_tasks`` are for `remote_index_task`; a plan has them
-    only for a store with a target. ``index_tasks`` must run after all ``tasks``. Pass their results
-    to `with_remote_indexes`. ``looked`` and ``outcomes`` have the results of segments of a store
-    that need no task.
+    ``tasks`` are for `rebuild_task`. ``index_tasks`` are for `remote_index_task`; a plan has
+    ``index_tasks`` only for a store with a target. ``index_tasks`` must run after all ``tasks``.
+    The caller passes the results of ``index_tasks`` to `with_remote_indexes`. ``looked`` and
+    ``outcomes`` have the results of segments of a store that need no task.
     """
 
     source: str
@@ -136,8 +136,8 @@ class RebuildPlan:
     def summary(
         self, outcomes: Mapping[str, int], severities: Mapping[str, int], *, partitions: int
     ) -> RebuildSummary:
-        """Return the figures of the run: the number of segments by outcome and of findings by
-        severity."""
+        """Return the figures of the run: the number of segments for each outcome, and the number of
+        findings for each severity."""
 
         def count(*wanted: Outcome) -> int:
             return sum(outcomes.get(outcome, 0) for outcome in wanted)
@@ -162,7 +162,8 @@ class RebuildPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildSummary:
-    """Numbers of segments by outcome. ``size_bytes`` counts the segments that were scanned."""
+    """The number of segments for each outcome. ``size_bytes`` is the size of all segments that were
+    scanned."""
 
     source: str
     target: str
@@ -206,8 +207,8 @@ class RebuildReport:
 
 @takes(task=instance_of("a RebuildTask of a plan", RebuildTask))
 def rebuild_task(task: RebuildTask) -> list[SegmentOutcome]:
-    """Rebuild the segments of one task, in any process. The task opens its own stores, and shares
-    no objects with other tasks.
+    """Rebuild the segments of one task. Any process may run a task. The task opens its own stores,
+    and shares no objects with other tasks.
 
     Damage of a segment, its files or its store is a finding in the outcome of the segment, never an
     error.
@@ -248,7 +249,7 @@ def plan_rebuild(
 
     A task has at least ``least_bytes``. ``look`` reads the `.indexes` objects of a store, for
     example in other processes; by default this process reads them. ``remote_index`` has the
-    settings of the nodes whose files are rebuilt. Equal settings make equal bytes.
+    settings of the nodes whose remote index files are rebuilt. Equal settings make equal bytes.
 
     Raises ConfigError for a target that is missing, belongs to a broker or is part of the source,
     and for a store in Kafka's own layout. Raises RemoteStorageError when a store does not answer,
@@ -298,8 +299,8 @@ def plan_rebuild(
 
 
 def check_report(folder: str, source: str) -> None:
-    """Raise ConfigError if a report of `source` must not be written to the folder. Raise OSError if
-    there is no source."""
+    """Raise ConfigError if the folder lies in `source`, where no report may be written. Raise
+    OSError if there is no source."""
     check_folder(folder)
     place = source_of(source)
     inside = local_path(place.location) if place.is_store else place.location
@@ -371,7 +372,8 @@ def _left_out(skipped: Skipped) -> Finding:
 
 
 def _done_without(damage: CorruptDataError) -> Finding:
-    """Return a note for a checkpoint that cannot be read. The batches are used in its place."""
+    """Return a note for a checkpoint that cannot be read. The rebuild uses the batches instead of
+    the checkpoint."""
     action = "restore the file, or compare the rebuilt files with another replica"
     return replace(finding_of(damage, damage.path or "", action), severity=Severity.NOTE)
 
@@ -389,12 +391,12 @@ def rebuild_index(
     progress: Progress | None = None,
 ) -> RebuildReport:
     """Rebuild the index files of a log directory into `target`, or the damaged and missing
-    `.indexes` objects of a store. With a store and a `target`, also rebuild the remote index files
-    of its partitions there.
+    `.indexes` objects of a store. If the source is a store and `target` is given, also rebuild the
+    remote index files of the store's partitions in `target`.
 
-    The work runs in `jobs` processes, or in as many threads if it is less than ``process_bytes``.
-    ``now_ms`` decides whether a `.log` object belongs to an active copy. With ``dry_run``
-    everything is scanned and nothing is written.
+    The tasks run in `jobs` processes, or in `jobs` threads if they have fewer bytes than
+    ``process_bytes``. ``now_ms`` decides whether a `.log` object belongs to an active copy. With
+    ``dry_run``, all segments are scanned but no file or object is written.
 
     Raises the errors of `plan_rebuild`, and TierlogError when workers die repeatedly. Damage of a
     segment is in the report.
@@ -479,7 +481,7 @@ class _Workers:
         if self._in_threads:
             return ThreadPoolExecutor(self._jobs)
         # Processes are spawned, since the threads and clients of object stores do not survive a
-        # fork. A Ctrl-C in the terminal ends them at once.
+        # fork. Ctrl-C in the terminal ends all processes at once.
         return ProcessPoolExecutor(
             self._jobs,
             mp_context=multiprocessing.get_context("spawn"),

@@ -1,9 +1,9 @@
 """Rebuilds index files of a broker's log directories into another folder.
 
-For each segment it writes the files that Kafka's own recovery would write: ``.index``,
+For each segment, the rebuild writes the files that Kafka's own recovery would write: ``.index``,
 ``.timeindex``, ``.txnindex`` if a transaction was aborted, and the producer ``.snapshot`` at the
-segment's end. For each partition it writes ``leader-epoch-checkpoint``: the broker's own checkpoint
-if it is sound, otherwise the epochs of the batches. All files are written below
+segment's end. For each partition, the rebuild writes ``leader-epoch-checkpoint``: the broker's own
+checkpoint if this is sound, otherwise the epochs of the batches. All files are written below
 ``<target>/<topic>-<partition>/``. The log directory is only read.
 
 The transaction index and the snapshot depend on the producer state before the segment. This state
@@ -54,7 +54,8 @@ __all__ = [
 ]
 
 _MAX_SNAPSHOT_BYTES = 64 << 20
-# Maximum number of files and bytes that are synced together, in one commit of the file system.
+# The maximum number of files, and of bytes, that are synced together in one commit of the file
+# system.
 _FILES_AT_ONCE = 192
 _BYTES_AT_ONCE = 16 << 20
 _RESTORE = "nothing was written for it: restore the segment from another replica or the remote tier"
@@ -96,7 +97,7 @@ class LogChain:
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Return whether one of two folders is the other or lies in it."""
+    """Return whether two folders are the same, or one lies in the other."""
     return os.path.commonpath((one, other)) in (one, other)
 
 
@@ -153,7 +154,8 @@ def plan_log_chains(
     chain_bytes: Callable[[int], int],
 ) -> Iterator[LogChain]:
     """Yield chains that have every segment exactly once. ``chain_bytes`` gets the bytes of all
-    partitions so far and returns the length at which a chain ends, if it can end there."""
+    partitions so far and returns a size. A chain of this size or more ends before the next segment
+    that has a sound snapshot."""
     seen_bytes = 0
     for log in logs:
         bare = replace(log, skipped=(), problems=())
@@ -187,8 +189,8 @@ def rebuild_log_chains(chains: Sequence[LogChain]) -> Iterator[SegmentOutcome]:
     """Yield one outcome per segment of chains that share a target, in order. Damage is a finding,
     never an error.
 
-    Many files are synced together. The outcome of a segment is yielded when all of its files are
-    durable.
+    Many files are synced together. The outcome of a segment is yielded when all files of the
+    segment are durable.
     """
     target = chains[0].target if chains else None
     store = None if target is None else LocalStore(target)
@@ -289,8 +291,8 @@ def _epochs_after(
 
 
 def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
-    """Return the broker's producer state at the segment's base offset; None when it is missing or
-    damaged."""
+    """Return the broker's producer state at the segment's base offset; None when the snapshot is
+    missing or damaged."""
     if segment.start_snapshot_path is None:
         return None
     try:
@@ -302,7 +304,8 @@ def _stored_snapshot(segment: SegmentFiles) -> bytes | None:
 
 
 def _rebuild_segment(chain: LogChain, number: int, snapshot: bytes | None, known: bool) -> _Rebuilt:
-    """Rebuild a segment. `snapshot` is the producer state before it, if that is `known`."""
+    """Rebuild a segment. `snapshot` is the producer state at the start of the segment, if that
+    state is `known`."""
     log, segment = chain.log, chain.log.segments[number]
     made = _Rebuilt(
         chain=chain,
@@ -421,7 +424,7 @@ def _keys(rebuilt: Iterable[_Rebuilt]) -> dict[str, bytes]:
 
 def _written(store: LocalStore, one: _Rebuilt, stored: dict[str, bool]) -> Outcome:
     """Return the outcome of a segment's files; ``stored`` says for each key whether this run wrote
-    it."""
+    the file."""
     files = _keys([one])
     if not files.keys() <= stored.keys():
         stored = store.put_all_if_absent(files)

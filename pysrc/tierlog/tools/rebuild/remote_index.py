@@ -1,15 +1,17 @@
 """Rebuilds the remote index files of a store's partitions in a folder.
 
 The files are made from the partition's sound `.indexes` objects alone, with the code that a node
-uses to append to them. So the files equal those of a node that indexed these segments with the same
-settings. Offsets that no sound segment has are a gap in the files, as on a node that lost segments.
+uses to append to its remote index files. So the files are equal to the files of a node that indexed
+these segments with the same settings. Offsets that no sound segment has are a gap in the files, as
+on a node that lost segments.
 
 The lineage of the newest segment shows which offsets a later leader truncated. Entries of these
-offsets are left out. The store does not record where a node made such a cut.
+offsets are left out. The store does not record at which offset a node cut its files.
 
-Each worker makes the files in a folder of its own and then renames each whole file, unless the name
-exists. So a task may run twice, and two runs may overlap. If existing files of a partition differ,
-all of them are kept, since a node may be using them.
+Each worker makes the files in its own folder. It then renames each complete file to its final name,
+unless this name exists. So a task may run twice, and two runs may overlap. If existing files of a
+partition differ from the rebuilt files, all existing files are kept, since a node may be using
+them.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ __all__ = [
     "remote_index_task",
 ]
 
-# Listing a partition costs more than reading a small segment of it.
+# To list a partition takes longer than to read a small segment of the partition.
 _TASK_SEGMENTS = 256
 _TASK_PARTITIONS = 32
 _SUFFIXES = tuple(f".{kind}" for kind in RemoteIndexKind)
@@ -109,8 +111,8 @@ class RemoteIndexRow:
     """The remote index files of one partition in the report.
 
     ``end_offset`` is the last offset that an entry covers; None if there are no entries.
-    ``size_bytes`` counts the files of entries, but not their index files. ``path`` is the
-    partition's folder below the target.
+    ``size_bytes`` is the size of the files that hold entries, not counting the files that index
+    them. ``path`` is the partition's folder below the target.
     """
 
     topic: str
@@ -166,7 +168,8 @@ def remote_index_task(task: RemoteIndexTask) -> list[RemoteIndexOutcome]:
     """Make the remote index files of one task, in any process, after all `.indexes` objects were
     repaired.
 
-    Return one outcome for each partition. Damage is a finding in the outcome, never an error.
+    Return one outcome for each partition of the task. Damage is a finding in the outcome, never an
+    error.
     """
     source, target = open_store(task.url), LocalStore(task.target)
     return [_rebuild(source, target, one, task) for one in task.partitions]
@@ -268,8 +271,8 @@ def _segments(source: ObjectStore, one: StoredPartition) -> list[RemoteLogSegmen
 
 
 def _is_sound(source: ObjectStore, segment: RemoteLogSegmentMetadata) -> bool:
-    """Return whether all checksums of an `.indexes` object are right, now that it may have been
-    repaired."""
+    """Return whether all checksums of an `.indexes` object are right. A task may have repaired the
+    object before this check."""
     key = indexes_key(segment)
     try:
         verify_indexes(read_whole(source, key), path=f"{source.url}/{key}")

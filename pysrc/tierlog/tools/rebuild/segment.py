@@ -1,7 +1,7 @@
-"""Examines one segment of any kind of source, and makes its row of the report.
+"""Examines one segment, from any kind of source, and makes the row of the report for this segment.
 
-A damaged segment is quarantined: nothing is written for it, and its row says why and where. All
-values here are plain data that can be pickled.
+A damaged segment is quarantined: nothing is written for the segment, and its row has the reason and
+the position of the damage. All values here are plain data that can be pickled.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def examine(
     """Scan a segment once, rebuild its indexes, and compare its batches with its name, neighbours
     and lineage.
 
-    ``producer_snapshot`` is the producer state at the base offset. The other arguments are those of
+    ``producer_snapshot`` is the producer state at the base offset. For the other arguments see
     `check_batches`. Only an active segment may end in a torn or zero tail. Raises OSError when the
     segment cannot be read.
     """
@@ -294,7 +294,7 @@ class _Seen:
         next_base: int | None,
         epoch_before: int,
     ) -> None:
-        """Keep the first problem of a table whose totals are unusual."""
+        """Keep the first problem that a check of every batch of the table finds."""
         problems = check_batches(
             base_offset=table.base_offset,
             last_offset=table.last_offset,

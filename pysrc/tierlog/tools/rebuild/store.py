@@ -1,4 +1,4 @@
-"""Rebuilds `.indexes` objects of a store from the `.log` objects beside them.
+"""Rebuilds `.indexes` objects of a store from the `.log` objects of the same segments.
 
 Only missing and damaged objects are rebuilt. Facts that the log lacks come from the sound parts of
 the damaged object, otherwise from the segments around it:
@@ -11,9 +11,9 @@ the damaged object, otherwise from the segments around it:
 | topic, broker and cluster id | a sound segment of the partition; or the key, -1, the marker |
 | created_ms | the time at which the `.log` object was stored |
 
-So every run over the same store makes the same bytes, even when two runs overlap. A missing object
-is created unless another run has created it. A damaged object is read again and then replaced by
-the bytes that any run would write.
+All of these facts come from the store, so every run over the same store makes the same bytes, even
+when two runs overlap. A missing object is created unless another run has created it. A damaged
+object is read again and then replaced by the bytes that any run would write.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class StoredSegment:
 
     @property
     def indexes_key(self) -> str:
-        """The key of the object to write."""
+        """The key of the `.indexes` object to write."""
         return self.key.stem + INDEXES_SUFFIX
 
 
@@ -100,8 +100,8 @@ class StoredChain:
     """Consecutive segments of one partition that one worker takes in order.
 
     ``before`` has the sound segments that end right before a segment of the chain. ``after`` is the
-    first sound segment that starts after the whole chain. ``begins`` says whether the store has no
-    earlier segment.
+    first sound segment that starts after the whole chain. ``begins`` is true if the store has no
+    earlier segment of the partition.
     """
 
     url: str
@@ -151,8 +151,8 @@ class _RefusedError(Exception):
 def salvage(
     data: bytes, path: str, key: ObjectKey
 ) -> tuple[SegmentDescription | None, LeaderEpochs | None]:
-    """Return the description and the leader epochs of a damaged `.indexes` object. A part that is
-    not sound is None."""
+    """Return the description and the leader epochs of a damaged `.indexes` object. Each of the two
+    parts is None if it is not sound."""
     try:
         header = IndexesHeader.parse(data, path=path)
         description = header.description(header.read_section(IndexKind.METADATA, data))
@@ -243,7 +243,8 @@ def _unknown_state(path: str, matters: bool) -> Finding:
         severity=Severity.PROBLEM if matters else Severity.NOTE,
     )
     if matters:
-        # Without the state of producers, aborted records would be served as committed records.
+        # If this segment were rebuilt without the producer state, readers would get aborted records
+        # as committed records.
         raise _RefusedError(found)
     return found
 
@@ -282,8 +283,8 @@ def _examine(
         next_base_offset=None if told is None else told.metadata.end_offset + 1,
         is_active=False,
         lineage=segment.lineage,
-        # If the checksum of the whole object is right, the log had these gaps in its offsets when
-        # it was copied.
+        # The description has the checksum of the whole `.log` object. If this checksum is right,
+        # any gaps between batches were in the log when the segment was copied.
         allow_gaps=told is not None and told.metadata.log_crc32c is not None,
         producer_snapshot=None if before is None else before.snapshot,
         index_interval_bytes=chain.index_interval_bytes,
@@ -383,13 +384,13 @@ def _lineage(
     lineage = LeaderEpochs((*earlier, *(entry for entry in own if entry.epoch > known)))
     if lineage.up_to(end_offset + 1):
         return lineage
-    # Messages before format 2 have no epochs.
+    # Batches before message format 2 have no leader epochs.
     return lineage.with_front(segment.key.base_offset)
 
 
 def _agree(lineage: LeaderEpochs, own: list[EpochEntry], base_offset: int, end_offset: int) -> bool:
     """Return whether a lineage agrees with a segment's own batches. Records below the beginning of
-    the lineage were deleted, so they are not compared."""
+    the lineage are not compared, because they were deleted."""
     batches = LeaderEpochs(tuple(own))
     here = lineage.clipped(base_offset, end_offset + 1)
     return all(lineage.epoch_for(one.start_offset) in (one.epoch, None) for one in own) and all(
@@ -454,7 +455,7 @@ def _write(
 
 
 def read_whole(store: ObjectStore, key: str, size_bytes: int | None = None) -> bytes:
-    """Return an `.indexes` object; ``b""`` when it is empty or missing.
+    """Return the bytes of an `.indexes` object; ``b""`` when the object is empty or missing.
 
     Raises CorruptDataError for an object above 256 MiB.
     """

@@ -1,12 +1,12 @@
-"""Plans which `.indexes` objects of a store are rebuilt, and from what.
+"""Plans which `.indexes` objects of a store are rebuilt, and which objects each rebuild uses.
 
 Every `.indexes` object is read, and all of its checksums are checked. A `.log` object without an
-`.indexes` object is left alone in two cases: it is so new that its copy may be active, or a sound
-segment holds its first offset. In the second case an interrupted copy left it, and the copy was
-repeated.
+`.indexes` object is left alone in two cases: the object is so new that its copy may be active, or a
+sound segment holds its first offset. In the second case, an interrupted copy left the `.log` object
+behind, and a later copy stored the segment.
 
-Listings, results and chains stay packed, however many segments there are. Only one partition at a
-time is unpacked, and only if one of its segments needs a rebuild.
+Listings, results and chains stay packed, so the plan needs little memory even for many segments.
+Only one partition at a time is unpacked, and only if one of its segments needs a rebuild.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from tierlog.types import TopicIdPartition
 
 __all__ = ["LookAtListed", "LookedSegments", "StorePlan", "look_at_listed", "plan_store"]
 
-# This is much longer than the time between the two objects of an active copy.
+# A `.log` object younger than this may belong to an active copy, which stores the `.indexes` object
+# much sooner.
 _COPY_UNDER_WAY_MS = 600_000
 _DEPOSED = "nothing to do: readers ignore this copy, and the sidecar of the later leader removes it"
 _NOT_OURS = "nothing to do: tierlog passes over it"
@@ -66,9 +67,9 @@ Looked = SegmentDescription | StoredSegment | SegmentOutcome
 class LookedSegments:
     """Packed results for `ListedSegments`.
 
-    ``segments``, ``usable`` and ``broken`` are numbers of segments. ``usable`` segments are sound
-    or ``broken``; ``broken`` segments will be rebuilt. ``topics`` has pairs of a topic id and its
-    name.
+    ``segments``, ``usable`` and ``broken`` are numbers of segments. ``broken`` segments will be
+    rebuilt, and ``usable`` counts both sound and ``broken`` segments. ``topics`` has pairs of a
+    topic id and its name.
     """
 
     segments: int
@@ -217,12 +218,13 @@ def _foreign(info: ObjectInfo, plan: StorePlan) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
-    """The segments of a partition: the sound ones in the order of first offsets, the broken ones in
-    the order of the listing.
+    """The segments of a partition. Sound segments are in the order of first offsets, broken
+    segments in the order of the listing.
 
     ``starts`` has the first offsets of the sound segments. ``reaches`` has, for each sound segment,
     the highest last offset up to this segment. ``by_end`` has the sound segments by the offset
-    after their last one. ``first_base`` is the lowest base offset; None if there are no segments.
+    after the segment's last offset. ``first_base`` is the lowest base offset; None if there are no
+    segments.
     """
 
     first_base: int | None
@@ -234,7 +236,7 @@ class _Seen:
 
     @classmethod
     def of(cls, here: Iterable[LookedSegments]) -> _Seen:
-        """Unpack a partition. The partition stays packed if none of its segments is broken."""
+        """Unpack the segments of a partition, unless no segment needs a rebuild."""
         parts = list(here)
         is_sound = not any(part.broken for part in parts)
         looks = [] if is_sound else [one for part in parts for one in part.looks()]
@@ -287,7 +289,7 @@ def look_at_listed(
 
 
 def _check_segment(store: ObjectStore, pair: SegmentPair, takeovers: Sequence[Takeover]) -> Looked:
-    """Check one segment by its `.indexes` object, with all checksums."""
+    """Check one segment: read its `.indexes` object and verify all checksums of this object."""
     log, indexes = pair.log, pair.indexes
     key = parse_key(pair.stem + LOG_SUFFIX)
     if log is None:
@@ -376,7 +378,8 @@ def _bare_row(
 def _left_alone(
     segment: StoredSegment, seen: _Seen, now_ms: int, topic: str, plan: StorePlan
 ) -> bool:
-    """Return whether a `.log` object needs no rebuild. If so, add its outcome to the plan."""
+    """Return whether a `.log` object needs no rebuild. If it needs no rebuild, add the outcome of
+    the object to the plan."""
     key = segment.key
     path, outcome, severity = key.stem + LOG_SUFFIX, Outcome.LEFT_ALONE, Severity.NOTE
     if segment.damage is None and seen.holds(key.base_offset):

@@ -1,8 +1,8 @@
-"""Makes Arrow tables of the report of a rebuild, and its two Parquet files.
+"""Converts the report of a rebuild to Arrow tables, and writes its two Parquet files.
 
 ``segments.parquet`` has a row for each segment, with its findings (``SEGMENTS``).
 ``findings.parquet`` has a row for every finding (``FINDINGS``), also for findings that belong to no
-segment. Equal reports make equal bytes. Needs pyarrow (the extra ``arrow``).
+segment. The files of equal reports have equal bytes. Needs pyarrow (the extra ``arrow``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EPOCH = pa.struct({"leader_epoch": pa.int32(), "size_bytes": pa.int64()})
 
 # The fields of `Finding`.
 FINDINGS = row_schema(Finding)
-# The fields of `SegmentRow`, but ``findings`` has the whole findings, not only their kinds.
+# The fields of `SegmentRow`, but ``findings`` has every field of the findings, not only the kind.
 SEGMENTS = row_schema(
     SegmentRow,
     bytes_per_epoch=pa.list_(_EPOCH),
@@ -61,9 +61,9 @@ def finding_table(findings: Iterable[Finding]) -> pa.Table:
 
 
 def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
-    """Return the outcomes that a report was made from, in its order."""
-    # The findings of segments are the last ones of the report, in the order of the rows. Each row
-    # has one word per finding.
+    """Return the outcomes from which a report was made, in the order of the report."""
+    # In the report, the findings of segments come last, in the order of the rows. The row of a
+    # segment has one word for each of its findings.
     first = len(report.findings) - sum(len(row.findings) for row in report.segments)
     for row in report.segments:
         end = first + len(row.findings)
@@ -72,7 +72,7 @@ def report_outcomes(report: RebuildReport) -> Iterator[SegmentOutcome]:
 
 
 def write_report(folder: str, segments: pa.Table, findings: pa.Table) -> None:
-    """Write both files and replace those of an earlier run. Each file is whole or absent."""
+    """Write both files, which replace the files of an earlier run. Each file is whole or absent."""
     os.makedirs(folder, exist_ok=True)
     for name, table in ((SEGMENTS_FILE, segments), (FINDINGS_FILE, findings)):
         with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{name}.", delete=False) as file:

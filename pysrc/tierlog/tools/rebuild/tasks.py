@@ -25,8 +25,8 @@ _LARGEST_PART_BYTES = 64 << 20
 # Opening, writing and reporting a segment costs about as much as scanning this many bytes.
 _SEGMENT_COST_BYTES = 1 << 20
 _MAX_SEGMENTS = 4096
-# A task may exceed its limit by the limit divided by this number. Otherwise a task of 1 GiB would
-# take only three segments of 256 MiB, since opening a segment has a cost.
+# A task may exceed its size limit by the limit divided by `_SLACK`. Otherwise a task of 1 GiB would
+# take only three segments of 256 MiB, since a segment counts as a little more than its bytes.
 _SLACK = 16
 
 Chain = LogChain | StoredChain
@@ -44,7 +44,7 @@ class PackedChains:
 
     @classmethod
     def of(cls, *chains: Chain) -> PackedChains:
-        """Pack these chains, at least one."""
+        """Pack these chains; there must be at least one chain."""
         return cls(
             name=chains[0].name,
             chains=len(chains),
@@ -62,7 +62,7 @@ class RebuildTask:
 
     @classmethod
     def of(cls, *chains: Chain) -> RebuildTask:
-        """Return a task of these chains, at least one."""
+        """Return a task of these chains; there must be at least one chain."""
         return cls(parts=(PackedChains.of(*chains),))
 
     def chains(self) -> Iterator[Chain]:
@@ -72,7 +72,7 @@ class RebuildTask:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the segments."""
+        """The total bytes of the segments."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
@@ -93,8 +93,8 @@ def pack_chains(
     max_bytes: int = DEFAULT_TASK_BYTES,
     min_bytes: int = 0,
 ) -> Iterator[PackedChains]:
-    """Pack adjacent chains together. The more chains there are, the larger the parts become, but no
-    part is a large portion of a slot's share. ``max_bytes`` and ``min_bytes`` are as in
+    """Pack adjacent chains together. Parts become larger when there are more chains, but every part
+    is small compared with a slot's share of the work. ``max_bytes`` and ``min_bytes`` are as in
     `pack_tasks`."""
     least = max(min_bytes, _SMALLEST_TASK_BYTES)
     group: list[Chain] = []
@@ -124,8 +124,8 @@ def pack_tasks(
     """Return tasks, those with the largest parts first. Small parts share a task; a large part is a
     task of its own.
 
-    A task takes at most half of a slot's share of the remaining work. Large tasks cost less, and
-    small tasks at the end let all slots end at about the same time. A task has at least
+    A task takes at most half of a slot's share of the remaining work. Large tasks have a lower
+    total cost. Small tasks at the end let all slots end at about the same time. A task has at least
     ``min_bytes``. A task of several parts has little more than ``max_bytes``.
     """
     ordered = sorted(parts, key=_cost_bytes, reverse=True)

@@ -1,12 +1,14 @@
 """Checks a broker's log directory. The check reads all files and changes nothing.
 
-It checks the checksum of every batch and the checkpoints. It compares offsets with file names and
-adjacent segments, leader epochs with their checkpoint, the index files with the batches, and the
-log's end with the high watermark. After a damaged batch, the check continues at the next position
-in the offset index, so that one damaged batch does not hide another. ``deep`` also decodes every
-record, and looks for aborted transactions that the transaction index lacks.
+The check verifies the checksum of every batch, and the checkpoints. It also compares offsets with
+file names and adjacent segments, leader epochs with their checkpoint, the index files with the
+batches, and the log's end with the high watermark. After a damaged batch, the check continues at
+the next position in the offset index, so that one damaged batch does not hide another. With
+``deep``, the check also decodes every record, and looks for aborted transactions that the
+transaction index lacks.
 
-The broker may be running: its changes during the check are notes, not problems.
+The broker may be running. If the broker changes files during the check, the findings about these
+files are notes, not problems.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from tierlog.types import StopReason
 
 __all__ = ["verify_log_dir"]
 
-# A broker refuses segment.index.bytes above 2^31 - 1; usual values are below a hundredth of that.
+# A broker refuses segment.index.bytes above 2^31 - 1, and most brokers have less than a hundredth
+# of this value.
 _INDEX_LIMIT_BYTES = 256 << 20
 
 _RESTORE = (
@@ -123,8 +126,8 @@ def _damaged_checkpoints(problems: Iterable[CorruptDataError], tally: Tally) -> 
 
 
 def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
-    """Check that the log reaches the high watermark. Consumers may have read every record below
-    it."""
+    """Check that the log reaches the high watermark. Consumers may have read every record below the
+    high watermark."""
     if end_offset is None or log.high_watermark is None or log.high_watermark <= end_offset:
         return
     tally.problem(
@@ -139,13 +142,14 @@ def _check_end(log: PartitionLog, end_offset: int | None, tally: Tally) -> None:
 def _verify_segment(
     log: PartitionLog, segment: SegmentFiles, tally: Tally, most_bytes: int | None
 ) -> int | None:
-    """Check one segment and its indexes. Check its records, too, unless `most_bytes` is None.
+    """Check one segment and its indexes. Check the records, too, unless `most_bytes` is None.
 
     Return the offset after the last batch. If the segment cannot be read, add a finding and return
     None.
     """
     try:
-        # Read the indexes first: their entries then point at batches that the log already has.
+        # Read the indexes before the log, so that every entry points at a batch that the log
+        # already has.
         indexes = {kind: (path, data) for kind, path, data in _read_indexes(segment, tally)}
         tables = _scan(segment, indexes["index"][1] if "index" in indexes else b"")
     except OSError as error:
@@ -174,7 +178,8 @@ def _verify_segment(
 
 
 def _scan(segment: SegmentFiles, offset_index: bytes) -> list[BatchTable]:
-    """Scan the segment from its start, and from the next indexed batch after each damaged one."""
+    """Scan the segment from its start, and again from the next indexed batch after each damaged
+    batch."""
     tables = [scan_segment(segment.log_path)]
     positions = indexed_positions(offset_index)
     while tables[-1].stop_reason not in _LAST_STOPS and len(tables) < _MAX_SCANS:
@@ -251,7 +256,7 @@ def _cannot_read(path: str, error: OSError, tally: Tally) -> None:
 
 
 def _check_stops(segment: SegmentFiles, tables: Sequence[BatchTable], tally: Tally) -> None:
-    """Report why each scan stopped, and where the next one found batches."""
+    """Report why each scan stopped, and the position at which the next scan found batches."""
     for table, following in zip(tables, (*tables[1:], None), strict=True):
         tally.add_batches(table)
         reason = table.stop_reason
@@ -292,7 +297,7 @@ def _misplaced(log: PartitionLog, segment: SegmentFiles, table: BatchTable) -> I
 
 def _read_indexes(segment: SegmentFiles, tally: Tally) -> Iterator[tuple[str, str, bytes]]:
     """Yield kind, path and bytes of each index file; add a finding for a missing or unreadable
-    one."""
+    file."""
     paths = {
         "index": segment.offset_index_path,
         "timeindex": segment.time_index_path,
@@ -331,7 +336,7 @@ def _report_faults(
     for fault in faults:
         if segment.is_active and fault.reason == "zero_tail":
             continue
-        # The index may be right about batches that follow a damaged batch.
+        # The scan stopped at a damaged batch, and the index may be right about later batches.
         if fault.reason == "past_the_log" and table.stop_reason is not StopReason.END:
             continue
         # A crash leaves the tail of an active index in any state.

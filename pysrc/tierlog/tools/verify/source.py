@@ -1,16 +1,17 @@
 """Checks a log directory or a store. A check reads everything and changes nothing.
 
-In a store it always checks
+In a store, a check always covers
 
 * the cluster marker, the sizes of objects and the checksum of every section;
 * that each `.log` object has its `.indexes` object, and that the sections agree;
 * that no offsets are missing between segments;
 * that transactions and leader epochs continue from one segment to the next.
 
-With ``deep``, it also reads every `.log` object, and checks the checksum, the batches, the records,
-and the indexes against the batches. ``metadata`` is a file to compare the bucket with.
+With ``deep``, a check also reads every `.log` object. It then checks the checksum of the object,
+the batches and the records, and compares the indexes with the batches. ``metadata`` is a metadata
+file with which the bucket is compared.
 
-A store that does not answer is an error, not a finding.
+If the store does not answer, the check raises an error and adds no finding.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def verify(
 ) -> Report:
     """Check a log directory or a store; see `verify_log_dir` and `verify_store`.
 
-    Damage is a finding. An error is raised only when the source cannot be opened, and ConfigError
-    for ``metadata`` with a log directory, which has no metadata.
+    Damage is a finding. Raises an error only when the source cannot be opened. Raises ConfigError
+    if ``metadata`` is given for a log directory, which has no metadata.
     """
     if source.is_store:
         return verify_store(
@@ -75,7 +76,7 @@ def verify_store(
 ) -> Report:
     """Check a store; return the findings of `audit_store` and the amount of data checked.
 
-    ``now_ms`` separates active copies from abandoned ones.
+    ``now_ms`` is the current time, which decides whether an unfinished copy is active or abandoned.
     """
     rules = AuditRules(now_ms=now_ms, deep=deep, max_decompressed_bytes=max_decompressed_bytes)
     audit = audit_store(url, rules, metadata=metadata, progress=progress)
