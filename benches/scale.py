@@ -336,10 +336,10 @@ def tables(figures: Figures, assumed: Assumed, prices: Prices) -> Iterator[str]:
     )
     yield ""
     audit, rebuild = driver_segments(figures, assumed)
-    yield f"A driver with {assumed.driver_gib:g} GiB for Python plans an audit of {short(audit)}"
-    yield f"segments at once, a rebuild of {short(rebuild)}."
+    yield f"A driver with {assumed.driver_gib:g} GiB for Python can plan an audit of {short(audit)}"
+    yield f"segments at once, or a rebuild of {short(rebuild)} segments."
     gb = assumed.segments * assumed.segment_bytes / 1e9
-    yield f"Storing the segments costs {short(gb * prices.per_gb_month)} dollars a month."
+    yield f"Storing all segments costs {short(gb * prices.per_gb_month)} dollars a month."
 
 
 def _rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

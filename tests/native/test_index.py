@@ -131,7 +131,7 @@ def test_encoders_refuse_what_does_not_fit() -> None:
     ):
         error = refusal(_core.encode_offset_index, offsets, positions, 100)
         assert error.reason == reason
-    with pytest.raises(ValueError, match="one length"):
+    with pytest.raises(ValueError, match="same length"):
         _core.encode_offset_index(column(1, 2), column(1), 0)
     # A time index leaves out what does not pass the largest before, as Kafka does.
     assert _core.encode_time_index(column(5, 5, 4, 6), column(1, 2, 3, 4), 0) == struct.pack(
