@@ -1,6 +1,7 @@
 """Makes the batches that a node writes itself: records of its own topics, and transaction markers.
 
-Layout: docs/FORMATS.md, *Record batches*. The log assigns offsets and leader epoch when it appends.
+The layout is that of Kafka's record batches of magic 2. The log assigns offsets and leader
+epoch when it appends.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 __all__ = [
+    "HEADER_BYTES",
     "ProducerEpoch",
     "encode_batch",
     "encode_marker",
     "is_one_batch",
+    "max_timestamp_ms",
     "transactional_producer",
 ]
 
@@ -26,6 +29,8 @@ _TRANSACTIONAL, _CONTROL = 0x10, 0x20
 # From the attributes on: all that the checksum covers before the records.
 _CHECKED = struct.Struct(">hiqqqhii")
 _HEAD = struct.Struct(">qiibI")
+HEADER_BYTES = _HEAD.size + _CHECKED.size
+"""Size of the header of a batch."""
 # Offset and length, which the length does not count.
 _LOG_OVERHEAD = 12
 _MARKER_KEY = struct.Struct(">hh")
@@ -34,7 +39,7 @@ _ABORT, _COMMIT = 0, 1
 
 
 class ProducerEpoch(NamedTuple):
-    """A producer id, and which of the producers that had the id one after the other."""
+    """A producer id and its epoch. Each new producer with the same id has a larger epoch."""
 
     producer_id: int
     epoch: int
@@ -74,7 +79,7 @@ def encode_marker(
 def transactional_producer(data: Buffer) -> ProducerEpoch | None:
     """Return the producer of a transactional batch, which `data` begins with; None for any other
     bytes. The batch is not checked."""
-    if memoryview(data).nbytes < _HEAD.size + _CHECKED.size:
+    if memoryview(data).nbytes < HEADER_BYTES:
         return None
     magic = _HEAD.unpack_from(data)[3]
     attributes, _, _, _, producer_id, epoch, _, _ = _CHECKED.unpack_from(data, _HEAD.size)
@@ -83,13 +88,20 @@ def transactional_producer(data: Buffer) -> ProducerEpoch | None:
 
 
 def is_one_batch(data: Buffer) -> bool:
-    """Whether `data` is as long as the batch of magic 2 which it begins with. The batch is not
-    checked."""
+    """Return whether `data` is exactly one batch of magic 2, judged by the length in its header.
+    The batch is not checked."""
     size_bytes = memoryview(data).nbytes
-    if size_bytes < _HEAD.size + _CHECKED.size:
+    if size_bytes < HEADER_BYTES:
         return False
     _, length, _, magic, _ = _HEAD.unpack_from(data)
     return bool(magic == 2 and length == size_bytes - _LOG_OVERHEAD)
+
+
+def max_timestamp_ms(header: bytes) -> int:
+    """Return the largest timestamp of the batch with this header; -1 if the header is cut off."""
+    if len(header) < HEADER_BYTES:
+        return -1
+    return int(_CHECKED.unpack_from(header, _HEAD.size)[3])
 
 
 def _record(offset_delta: int, key: bytes, value: bytes | None) -> bytes:

@@ -1,10 +1,10 @@
 """Runs a round of compaction on a log.
 
-It learns the last offset of each key in the dirty section, and then writes the segments again
-without the records that compaction removes.
+A round first learns the last offset of each key in the dirty section. Then it writes the segments
+again without the records that compaction removes (Kafka's ``Cleaner``).
 
-The native core decides about batches and records. Memory is bounded by the budget of the table of
-keys and by the largest batch.
+The native core decides which batches and records are kept. The memory of a round is limited by the
+budget for keys and by the largest batch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from tierlog.errors import CorruptDataError
 from tierlog.log.index_files import AbortedTransaction, read_transaction_index
 from tierlog.log.segment import scan_segment
 from tierlog.log.segment_files import SegmentFiles
+from tierlog.log.writer.batches import HEADER_BYTES, max_timestamp_ms
 from tierlog.log.writer.compaction import RolledFacts, Round, group_segments
 from tierlog.log.writer.files import create_file, write_all
 from tierlog.log.writer.segment import segment_path
@@ -31,13 +32,13 @@ __all__ = ["CleanedSegment", "CompactionJob", "rolled_facts"]
 _STEP_BYTES = 4 << 20
 _NEVER_MS = 2**63 - 1
 _TRANSACTION_ENTRY_BYTES = 34
-# Of a batch header up to the largest timestamp.
-_MAX_TIMESTAMP_POSITION, _MAX_TIMESTAMP_END = 35, 43
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedSegment:
-    """A new segment, written and synced as ``.cleaned``, and the base offsets it stands for."""
+    """A new segment, which is written and synced under names that end with ``.cleaned``.
+
+    ``replaced`` has the base offsets of the segments that the new segment replaces."""
 
     base_offset: int
     replaced: tuple[int, ...]
@@ -46,8 +47,8 @@ class CleanedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionJob:
-    """A round on one log. ``segments`` are all of its segments, the active one last;
-    ``should_stop`` is asked between steps."""
+    """A round on one log. ``segments`` has all segments of the log; the last one is active.
+    ``should_stop`` is called between steps; if it returns True, the round ends early."""
 
     directory: str
     topic: TopicConfig
@@ -61,8 +62,9 @@ class CompactionJob:
     def run(self, budget_bytes: int, replace: Callable[[CleanedSegment], bool]) -> int | None:
         """Compact the log, and call `replace` with each new segment.
 
-        Return the offset up to which the log is compacted now; None when the round was given up
-        because `should_stop` or `replace` said so.
+        Return the end offset of the compacted part of the log, or None if `should_stop` or
+        `replace` ended the round early. Raises CorruptDataError for a damaged segment and OSError
+        when the disk fails.
         """
         aborted = self._aborted_transactions()
         keys = self._learn_keys(budget_bytes, aborted)
@@ -86,7 +88,8 @@ class CompactionJob:
         return [one for one in self.segments[:-1] if one.base_offset < end_offset]
 
     def _aborted_transactions(self) -> list[AbortedTransaction]:
-        """Return what all transaction indexes have: a transaction may end after the round does."""
+        """Return the entries of all transaction indexes of the log. A transaction with
+        records in the round may end in a later segment."""
         found: list[AbortedTransaction] = []
         for segment in self.segments:
             path = segment.transaction_index_path
@@ -129,7 +132,8 @@ class CompactionJob:
     def _clean(
         self, group: Sequence[RolledFacts], cleaner: _core.LogCleaner, keys: _core.KeyOffsets
     ) -> CleanedSegment | None:
-        """Write one new segment for a group of segments; None to give up."""
+        """Write one new segment for a group of segments. Return None if `should_stop` ends the
+        round."""
         base = group[0].base_offset
         draft = _Draft(self.directory, base, self.topic.index_interval_bytes)
         try:
@@ -204,8 +208,8 @@ class _Draft:
         self._append("timeindex", times)
 
     def finish(self, transaction_index: bytes, modified_ns: int) -> int:
-        """Make everything durable and return the largest timestamp. The modification time is that
-        of the newest replaced file, as in Kafka."""
+        """Sync the files and return the largest timestamp. The files get the modification time of
+        the newest replaced file, as in Kafka."""
         newest_ms = self._indexer.max_timestamp_ms
         times, _ = self._indexer.roll(0, _NEVER_MS)
         self._append("timeindex", times)
@@ -223,7 +227,8 @@ class _Draft:
 
 
 def rolled_facts(segment: SegmentFiles, newest_ms: int, *, with_first: bool) -> RolledFacts:
-    """Return the facts of a rolled segment for a plan; ``with_first`` reads its first timestamp."""
+    """Return the facts of a rolled segment. With ``with_first``, the timestamp of its first batch
+    is read from the file."""
     return RolledFacts(
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset or segment.base_offset,
@@ -244,7 +249,4 @@ def _with_indexes(segment: SegmentFiles) -> RolledFacts:
 
 def _first_ms(path: str) -> int:
     with open(path, "rb") as file:
-        head = file.read(_MAX_TIMESTAMP_END)
-    if len(head) < _MAX_TIMESTAMP_END:
-        return -1
-    return int.from_bytes(head[_MAX_TIMESTAMP_POSITION:], "big", signed=True)
+        return max_timestamp_ms(file.read(HEADER_BYTES))
