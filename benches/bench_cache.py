@@ -91,8 +91,8 @@ def test_side(case: Case, side: str, benchmark: Benchmark) -> None:
 
 
 def gets_of(bench: Bench, entries: int) -> Plan:
-    """Return a plan. The plan has so many probes that the processor cannot predict their order, but
-    so few that they take little of its cache."""
+    """Return a plan. The processor cannot predict the order of its probes, and the probes take
+    little of the processor's cache."""
     if bench.corpora.quick:
         return Plan(entries=entries // 10, probes=1_000, repeats=1)
     probes = max(4_000, 2 * entries)

@@ -42,7 +42,8 @@ class BucketStart:
 
 
 def start_on_bucket(segments: int, per_partition: int) -> BucketStart:
-    """Serve a bucket of so many segments and ask for the end of one partition."""
+    """Start an archive server on a bucket with `segments` segments, and ask for the end offset of
+    one partition."""
     with TemporaryDirectory() as scratch, ExitStack() as stack:
         bucket = Path(scratch, "bucket")
         bucket.mkdir()
@@ -66,7 +67,8 @@ def start_on_bucket(segments: int, per_partition: int) -> BucketStart:
 
 
 def fill_with_names(bucket: Path, segments: int, per_partition: int) -> None:
-    """Create the empty objects of so many segments, in partitions of that many."""
+    """Create empty objects for `segments` segments, with `per_partition` segments in each
+    partition."""
     for first in range(0, segments, per_partition):
         topic, partition = divmod(first // per_partition, PARTITIONS)
         folder = bucket / f"topic{topic}-{uuid_of(topic)}" / str(partition)

@@ -35,7 +35,7 @@ LEADER_EPOCH = 7
 FIRST_TIMESTAMP_MS = 1_760_000_000_000
 MIB = 1 << 20
 
-# Fields of a batch, at their positions (formats section 2).
+# Fields of a batch, at their positions.
 BASE_OFFSET = struct.Struct(">q")
 CRC, CRC_POSITION, CRC_START = struct.Struct(">I"), 17, 21
 TIMES, TIMES_POSITION = struct.Struct(">qq"), 27

@@ -1,4 +1,4 @@
-"""Kafka's index files beside a segment as numpy columns (formats section 7).
+"""Kafka's index files beside a segment as numpy columns (docs/FORMATS.md).
 
 Offset and time indexes of an active segment are pre-sized and end in zeros. ``tail`` says which
 bytes may follow the last entry: ``"empty"`` none, ``"zeros"`` zeros, ``"anything"`` any bytes,

@@ -48,7 +48,7 @@ def scan_segment(
     hash_bytes: bool = False,
     own_file: bool = False,
 ) -> BatchTable:
-    """Scans a segment batch by batch and says why the scan stopped (formats sections 2, 3 and 5).
+    """Scans a segment batch by batch and says why the scan stopped.
 
     ``source`` is a path, an open file (any object with ``fileno()``; its position is not used) or a
     C-contiguous buffer. A writable buffer is copied first. ``start`` and ``end`` are byte

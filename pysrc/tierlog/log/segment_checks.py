@@ -35,7 +35,7 @@ __all__ = [
 MAX_PROBLEMS = 100
 """The maximum number of findings; the first ones by position are returned."""
 
-# Byte positions of header fields within a batch (formats section 2); the base offset is at 0.
+# Byte positions of header fields within a batch. The base offset is at 0.
 _LEADER_EPOCH_POSITION = 12
 _LAST_OFFSET_DELTA_POSITION = 23
 

@@ -116,7 +116,8 @@ class LocalTopics(Protocol):
         records: bytes,
         transaction_of: ProducerEpoch | None = None,
     ) -> Appended:
-        """As `append`, but BlockingIOError when an event loop should not make the call itself."""
+        """Append like `append`, but without waiting. Raises BlockingIOError when the append may
+        have to wait; the caller then uses `append` in a thread."""
         ...
 
     def write_marker(

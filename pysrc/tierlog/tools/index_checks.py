@@ -1,4 +1,4 @@
-"""Checks the index files of a segment against its batches. (formats sections 7.1 to 7.4)
+"""Checks the index files of a segment against its batches.
 
 The number of index entries that a broker writes depends on the broker's version. So the checks do
 not compare an index with a rebuilt index. The checks require that the entries ascend and agree with

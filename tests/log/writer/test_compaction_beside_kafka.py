@@ -57,7 +57,7 @@ HEADER = [
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic of the broker, and who writes to it."""
+    """A topic of the broker, and its producer."""
 
     name: str
     codec: str = "none"

@@ -1,7 +1,7 @@
-"""When a log is compacted, and which of its segments together, as pure functions.
+"""Decides when a log is compacted, and which segments become one segment. Pure functions.
 
 The rules are those of Kafka's ``LogCleanerManager`` and ``Cleaner.groupSegmentsBySize``. The clean
-section of a log was compacted before, the dirty section begins at its first dirty offset.
+section of a log has been compacted. The dirty section starts at the first dirty offset.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _MAX_INT32 = 2**31 - 1
 
 
 class RolledFacts(NamedTuple):
-    """A rolled segment. ``first_ms``: timestamp of its first batch; index sizes in bytes."""
+    """A rolled segment. ``first_ms`` is the largest timestamp of its first batch, and ``newest_ms``
+    the largest timestamp of all its batches."""
 
     base_offset: int
     next_base_offset: int
@@ -29,7 +30,8 @@ class RolledFacts(NamedTuple):
 
 
 class LogFacts(NamedTuple):
-    """A log. ``cleaned_offset``: the end of its last round, None before the first one."""
+    """Offsets of a log. ``cleaned_offset`` is the end offset of the last round; None if the log was
+    never compacted."""
 
     cleaned_offset: int | None
     log_start_offset: int
@@ -38,7 +40,8 @@ class LogFacts(NamedTuple):
 
 
 class Round(NamedTuple):
-    """A round that is due: the dirty section, and how large it is in relation to the log."""
+    """A round that is due. The round compacts the offsets from ``first_dirty_offset`` up to, but
+    not including, ``end_offset``. ``dirty_ratio`` is their share of the rolled bytes."""
 
     first_dirty_offset: int
     end_offset: int
@@ -48,10 +51,10 @@ class Round(NamedTuple):
 def plan_round(
     log: LogFacts, segments: Sequence[RolledFacts], topic: TopicConfig, now_ms: int
 ) -> Round | None:
-    """Return the next round of compaction; None while none is due.
+    """Return the next round of compaction, or None if no round is due.
 
-    The active segment, open transactions and records younger than min.compaction.lag.ms stay as
-    they are.
+    A round leaves out the active segment, open transactions, and records younger than
+    min.compaction.lag.ms.
     """
     first_dirty = _first_dirty_offset(log)
     dirty = [one for one in segments if one.next_base_offset > first_dirty]
@@ -68,7 +71,8 @@ def plan_round(
 
 
 def _first_dirty_offset(log: LogFacts) -> int:
-    """Return where the last round ended; the start of the log when that lies outside of it."""
+    """Return the end offset of the last round. If the log does not have this offset, return the log
+    start offset."""
     start, end = log.log_start_offset, log.log_end_offset
     known = start if log.cleaned_offset is None else log.cleaned_offset
     return known if start <= known <= end else start
@@ -91,7 +95,8 @@ def _is_overdue(dirty: Sequence[RolledFacts], topic: TopicConfig, now_ms: int) -
 def group_segments(
     segments: Sequence[RolledFacts], topic: TopicConfig
 ) -> Iterator[Sequence[RolledFacts]]:
-    """Yield the segments in groups that become one segment each, no larger than a full one."""
+    """Yield groups of segments. Each group becomes one segment, which is at most as large as a
+    rolled segment."""
     group: list[RolledFacts] = []
     size_bytes = index_bytes = time_index_bytes = 0
     for one in segments:
@@ -113,7 +118,7 @@ def group_segments(
 
 
 def _is_far(segment: RolledFacts, first: RolledFacts) -> bool:
-    """Return whether an index of the first segment cannot hold an offset of the other one: it has
-    31 bits for the distance to its base."""
+    """Return whether an index of the segment `first` cannot hold the last offset of `segment`. An
+    index has 31 bits for the distance of an offset from its base offset."""
     distance = segment.next_base_offset - 1 - first.base_offset
     return segment.size_bytes > 0 and distance > _MAX_INT32

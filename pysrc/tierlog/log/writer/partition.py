@@ -263,9 +263,11 @@ class PartitionWriter:
     def append_at_once(
         self, data: Buffer, *, leader_epoch: int, transaction_of: ProducerEpoch | None = None
     ) -> Appended:
-        """As `append` for one small batch, which the page cache takes at once. BlockingIOError when
-        it is not one, when it would be refused, or instead of a wait for another call or a
-        sync."""
+        """Append one batch of at most 64 KiB like `append`, but without waiting.
+
+        Raises BlockingIOError for other data, for a batch that `append` would refuse, and when the
+        append would have to wait for another call or for a sync. The log is then unchanged, and
+        the caller uses `append` in a thread."""
         if memoryview(data).nbytes > _AT_ONCE_BYTES or not is_one_batch(data):
             raise BlockingIOError(errno.EAGAIN, f"{self.name}: not one small batch")
         if not self._lock.acquire(blocking=False):

@@ -433,7 +433,8 @@ class LocalCluster:
         records: bytes,
         transaction_of: ProducerEpoch | None = None,
     ) -> Appended:
-        """As `append`, but BlockingIOError when an event loop should not make the call itself."""
+        """Append like `append`, but without waiting. Raises BlockingIOError when the append may
+        have to wait; the caller then uses `append` in a thread."""
         _require_public(partition.topic)
         if not self._disk.is_quick:
             raise BlockingIOError(errno.EAGAIN, "the disk was slow lately")

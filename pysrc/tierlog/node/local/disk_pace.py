@@ -1,4 +1,4 @@
-"""Whether the disk of the log takes writes at once."""
+"""Measures whether the disk of a node delays small writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tierlog.clock import Clock
 
 __all__ = ["DiskPace"]
 
-# A write that the page cache takes needs far less, also while other processes use the processors.
+# A write to the page cache takes far less time, even when other processes use the processors.
 _SLOW_MS = 50
 # The pause after a slow write, as a multiple of its time.
 _PAUSES = 20
@@ -18,9 +18,9 @@ _PAUSES = 20
 class DiskPace:
     """Decides whether the event loop may write by itself.
 
-    The page cache takes a small write at once, unless the disk lags behind. After a slow write the
-    disk counts as slow for a multiple of the time that the write took. So the event loop waits for
-    a slow disk for at most a twentieth of the time.
+    A small write usually goes to the page cache and does not wait for the disk. After a write of at
+    least 50 ms, the disk counts as slow for 20 times as long as the write took. So the event loop
+    waits for a slow disk for at most a twentieth of the time.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -29,13 +29,13 @@ class DiskPace:
 
     @property
     def is_quick(self) -> bool:
-        """Whether no write was slow lately."""
+        """Whether the disk does not count as slow now."""
         until_ms = self._slow_until_ms
         return until_ms is None or self._clock.monotonic_ms() >= until_ms
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """Measure a write."""
+        """Measure the time of the write in the body."""
         begun_ms = self._clock.monotonic_ms()
         try:
             yield
