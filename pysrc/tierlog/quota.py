@@ -38,7 +38,7 @@ from tierlog.errors import ClosedError, ConfigError, TierlogError
 if TYPE_CHECKING:
     from tierlog._hot import QuotaSnapshot, Reservation
 
-__all__ = ["QuotaManager", "QuotaWaitCancelledError", "Transfer"]
+__all__ = ["PACE_SLACK_MS", "QuotaManager", "QuotaWaitCancelledError", "Transfer"]
 
 # Waiting threads check at least this often whether they were cancelled.
 LOOK_UP_MS = 1_000

@@ -20,6 +20,7 @@ from tierlog.cli import main
 from tierlog.clock import SystemClock
 from tierlog.config import Config
 from tierlog.node.embedded import EmbeddedNode
+from tierlog.quota import PACE_SLACK_MS
 from tierlog.tools.demo.live import NODE_SETTINGS, LiveResult, run_live
 from tierlog.tools.demo.live_report import live_commands, live_report_html, live_summary
 from tierlog.tools.demo.records import demo_record, find_difference
@@ -225,3 +226,14 @@ def test_the_command_and_what_to_try_next(
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+
+
+def test_paced_copies_may_be_ahead_by_a_segment_and_the_slack() -> None:
+    """The bound of tests/test_quota_line.py, with the segments of the demo."""
+    rate, ms = 1_000_000, 500
+    most = rate * (ms + PACE_SLACK_MS) // 1000 + (1 << 20)
+    for ahead, keeps in ((0, True), (1, False)):
+        result = LiveResult(
+            data_dir="", store_url="", quota_bytes_per_second=rate, sent=[(ms, most + ahead)]
+        )
+        assert result.keeps_quota is keeps

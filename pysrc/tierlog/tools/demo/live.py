@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from tierlog.clock import Clock
 from tierlog.errors import TierlogError
+from tierlog.quota import PACE_SLACK_MS
 from tierlog.reader.open import read
 from tierlog.remote.segment.layout import LOG_SUFFIX
 from tierlog.remote.urls import open_store
@@ -98,9 +99,10 @@ class LiveResult:
 
     @property
     def keeps_quota(self) -> bool:
-        """Whether the copies were never ahead of the quota by more than one segment."""
+        """Whether the copies were never further ahead of the quota than paced copies may be: one
+        segment and `PACE_SLACK_MS`."""
         return all(
-            size_bytes <= self.quota_bytes_per_second * ms / 1000 + _SEGMENT_BYTES
+            size_bytes <= self.quota_bytes_per_second * (ms + PACE_SLACK_MS) / 1000 + _SEGMENT_BYTES
             for ms, size_bytes in self.sent
         )
 

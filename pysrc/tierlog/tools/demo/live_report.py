@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator
 from html import escape
 
+from tierlog.quota import PACE_SLACK_MS
 from tierlog.tools.demo.figures import ms_text, quantile, rate_text
 from tierlog.tools.demo.live import LiveResult
 from tierlog.tools.output import human_size
@@ -166,7 +167,8 @@ def _read_legend() -> str:
 
 _QUOTA_NOTE = (
     "<p class=note>Copies are paced: a segment starts when the quota has allowed all bytes before "
-    "it, so the line is never more than one segment ahead.</p>"
+    f"it, except for the last {PACE_SLACK_MS} ms. So the line is at most one segment and the bytes "
+    "of these milliseconds ahead.</p>"
 )
 _READ_NOTE = (
     "<p class=note>One dot per read: from the seek of a consumer to the record of that offset. "
