@@ -310,6 +310,8 @@ def test_warnings_of_a_run_without_end_carry_their_time(tmp_path: Path) -> None:
     with running(*arguments) as process:
         warning = line_with(process.stderr, "no topic none")
         line_with(process.stderr, "1 segment refused")
+        for _ in range(2):
+            line_with(process.stdout, "  copied  ")
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert re.match(r"20\S+Z warning: ", warning)

@@ -24,11 +24,16 @@ def hold(bootstrap: str) -> list[str]:
 
 
 def states(folder: Path) -> list[str]:
-    """The records of ``__transaction_state`` in words of Kafka's tool, without the times."""
+    """The records of ``__transaction_state`` in words of Kafka's tool, without the times.
+
+    The records of one id keep their order. A broker answers EndTxn before it writes the last state,
+    so the records of another id may come before this state.
+    """
     logs = sorted((folder / "__transaction_state-0").glob("*.log"))
-    said = dump_log_segments(logs, "--transaction-log-decoder")
-    found = re.findall(r"^\| offset.* key: (\{.*)", said, re.MULTILINE)
-    return [_sorted_partitions(re.sub(r"\d{13}", "a time", line)) for line in found]
+    dumped = dump_log_segments(logs, "--transaction-log-decoder")
+    found = re.findall(r"^\| offset.* key: (\{.*)", dumped, re.MULTILINE)
+    said = [_sorted_partitions(re.sub(r"\d{13}", "a time", line)) for line in found]
+    return sorted(said, key=lambda line: line.partition(" payload: ")[0])
 
 
 def _sorted_partitions(line: str) -> str:

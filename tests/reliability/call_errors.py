@@ -227,13 +227,16 @@ def kind_of(call: Call) -> str:
     return f"{call.name} {re.sub(r'[0-9A-Za-z_-]{22}|[0-9]+|[0-9a-f]{16,}', '#', call.path)}"
 
 
-def choose(runner: Runner, names: Sequence[str], count: int | None, seed: int) -> list[Case]:
-    """All cases; or `count` of them, each kind of call and each error in turn."""
-    rng = random.Random(seed)
+def choose(runner: Runner, names: Sequence[str], options: argparse.Namespace) -> list[Case]:
+    """All cases; or `options.cases` of them, each kind of call and each error in turn. With
+    `options.error` only those of this error."""
+    rng = random.Random(options.seed)
     kinds: dict[str, list[Case]] = {}
     for name in names:
         calls = runner.calls(name)
         for case in runner.cases(name):
+            if options.error not in (None, case.error):
+                continue
             kind = f"{name} {kind_of(calls[case.number - 1])} {case.error}"
             kinds.setdefault(kind, []).append(case)
     groups = list(kinds.values())
@@ -242,7 +245,7 @@ def choose(runner: Runner, names: Sequence[str], count: int | None, seed: int) -
         rng.shuffle(group)
     longest = max(map(len, groups))
     ordered = [group[turn] for turn in range(longest) for group in groups if turn < len(group)]
-    return ordered[:count]
+    return ordered[: options.cases]
 
 
 def run(names: Sequence[str], options: argparse.Namespace) -> Report:
@@ -253,7 +256,7 @@ def run(names: Sequence[str], options: argparse.Namespace) -> Report:
 
     def work(folder: Path, number: int) -> dict[str, Any]:
         runner = Runner(folder)
-        cases = choose(runner, names, options.cases, options.seed)
+        cases = choose(runner, names, options)
         for case in cases[number :: options.workers]:
             if len(runner.report.failures) < options.failures:
                 runner.run(case)
@@ -273,14 +276,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--operation", choices=sorted(OPERATIONS), action="append")
     parser.add_argument("--call", type=int, help="only this call")
-    parser.add_argument("--error", choices=sorted(ERRORS), default="EIO")
+    parser.add_argument("--error", choices=sorted(ERRORS), help="only this error")
     parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="put a known bug back")
     parser.add_argument("--failures", type=int, default=MAX_FAILURES, help="end after so many")
     parser.add_argument("--json", type=Path, help="write the report there")
     options = parser.parse_args(arguments)
     names = options.operation or list(OPERATIONS)
     if options.call is not None:
-        report = _again(Case(names[0], options.call, options.error))
+        report = _again(Case(names[0], options.call, options.error or "EIO"))
     else:
         report = run(names, options)
     _print(report)

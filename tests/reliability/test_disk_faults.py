@@ -46,14 +46,16 @@ def test_an_error_of_any_call_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mutation", "operation"),
+    ("mutation", "operation", "error"),
     [
-        ("a failed sync is swallowed", "copy"),
-        ("a short write counts as a whole one", "copy more"),
+        ("a failed sync is swallowed", "copy", "EIO"),
+        ("a short write counts as a whole one", "copy more", "SHORT"),
     ],
 )
-def test_a_known_bug_is_found_by_errors(tmp_path: Path, mutation: str, operation: str) -> None:
-    arguments = ["--cases", "250", "--operation", operation, "--failures", "1"]
+def test_a_known_bug_is_found_by_errors(
+    tmp_path: Path, mutation: str, operation: str, error: str
+) -> None:
+    arguments = ["--error", error, "--operation", operation, "--failures", "1"]
     report, output = run(tmp_path, "call_errors", *arguments, "--mutation", mutation)
     assert report["failures"], output
 
